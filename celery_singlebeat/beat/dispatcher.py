@@ -1,0 +1,273 @@
+"""From due lines to messages in queues: prepare, emit, take note.
+
+A *parcel* is one line with the claims that it has now. Parcels are prepared without the store and
+emitted together; as long as the store gives no answer they stay as they are and are emitted again (B3).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from kombu.exceptions import OperationalError
+
+from celery_singlebeat.beat.elector import Elector
+from celery_singlebeat.beat.lines import Agenda, Line
+from celery_singlebeat.beat.publishing import Tray, collected
+from celery_singlebeat.beat.timetables import Live
+from celery_singlebeat.errors import Deposed, StoreUnavailable
+from celery_singlebeat.events import Listener, SlotDispatched, SlotRefused, SlotSkipped
+from celery_singlebeat.moments import iso, whole
+from celery_singlebeat.policy.leases import Grant
+from celery_singlebeat.policy.slots import Dispatch, Skip, judge, task_id
+from celery_singlebeat.store.ports import Claim, Keep, Outcome, SlotStore, record_id
+
+logger = logging.getLogger(__name__)
+
+#: How many lines one script handles, and how many of the characters of their messages.
+BATCH_LINES, BATCH_SIZE = 200, 2_000_000
+#: Seconds until a line is looked at again that the store called early, or whose message failed for
+#: reasons that pass.
+EARLY, TRY_AGAIN = 0.01, 1.0
+#: Most skipped slots of one line that are told one by one.
+MOST_TOLD = 20
+
+
+class Sender(Protocol):
+    """What Celery's scheduler does with an entry that is due."""
+
+    def __call__(self, entry: Any) -> None: ...
+
+
+@dataclass(slots=True)
+class Parcel:
+    """What one line has to be claimed now, in order, and the slot it stands at afterwards."""
+
+    line: Line
+    claims: list[Claim] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)  # task id of each claim; "" for a skipped slot
+    skipped: list[Skip] = field(default_factory=list)
+
+
+class Dispatcher:
+    """Works off the due lines of an agenda under the elector's term."""
+
+    def __init__(
+        self,
+        agenda: Agenda,
+        store: SlotStore,
+        elector: Elector,
+        *,
+        send: Sender,
+        prefix: str,
+        tell: Listener,
+        kept: Callable[[Sequence[tuple[str, str]]], None],
+        drain: Callable[[], None],
+        pulse: Callable[[], None],
+    ) -> None:
+        self._agenda = agenda
+        self._store = store
+        self._elector = elector
+        self._send = send
+        self._prefix = prefix
+        self._tell = tell
+        self._kept = kept
+        self._drain = drain
+        self._pulse = pulse
+        self._adopted = 0
+        self._waiting: list[Parcel] = []
+
+    @property
+    def is_adopted(self) -> bool:
+        """Whether the schedule was taken over under some grant and not given up since."""
+        return self._adopted != 0
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether an emission got no answer yet."""
+        return bool(self._waiting)
+
+    def forget(self) -> None:
+        """Stop being the leader: what waits is the next leader's."""
+        self._adopted = 0
+        self._waiting = []
+
+    def adopt(self, grant: Grant) -> None:
+        """Take over the schedule under a new grant; raises `StoreUnavailable` or `Deposed`."""
+        if self._adopted == grant.epoch:
+            return
+        self._waiting = []
+        unknown = self._agenda.settle(self._store.remember())
+        if unknown:
+            enrolment = self._agenda.enrolment(unknown, whole(self._elector.due_now()))
+            self._store.enroll(grant, enrolment)
+            for line in unknown:
+                line.stand_at(enrolment[line.name].anchor, None)
+                self._agenda.put(line)
+        self._drain()
+        self._adopted = grant.epoch
+
+    def turn(self, grant: Grant) -> None:
+        """Emit what is due, batch by batch, until nothing is or the term ends."""
+        if self._waiting and not self._emit(grant, self._waiting):
+            return
+        while True:
+            self._elector.term()
+            now = self._elector.due_now()
+            lines = self._agenda.take_due(now, BATCH_LINES)
+            if not lines:
+                return
+            parcels: list[Parcel] = []
+            size = 0
+            for position, line in enumerate(lines):
+                parcel = self._prepare(line, now, grant)
+                if parcel is not None:
+                    parcels.append(parcel)
+                    size += sum(len(write.payload) for claim in parcel.claims for write in claim.writes)
+                if size > BATCH_SIZE:
+                    for rest in lines[position + 1 :]:
+                        self._agenda.put(rest, at=rest.next or now)
+                    break
+            self._pulse()
+            if parcels and not self._emit(grant, parcels):
+                return
+
+    # -- prepare --------------------------------------------------------------------------------
+
+    def _prepare(self, line: Line, now: datetime, grant: Grant) -> Parcel | None:
+        try:
+            due, omitted = line.due(now)
+        except Exception as error:
+            # The schedule object is the user's; whatever it raises concerns this entry alone (B4).
+            self._agenda.park(line.name, f"its schedule raises {type(error).__name__}: {error}")
+            self._agenda.put(line, at=now + timedelta(seconds=30))
+            return None
+        if not due:
+            at = line.next if isinstance(line.timetable, Live) else None
+            self._agenda.put(line, at=at)
+            return None
+        parcel = Parcel(line)
+        missed = omitted
+        for verdict in judge(due, now=now, rules=line.rules.missed):
+            if isinstance(verdict, Skip):
+                parcel.skipped.append(verdict)
+                missed += 1
+                continue
+            tray, call_id = self._collect(line, verdict, grant)
+            if tray.error is None:
+                parcel.claims.append(Claim(line.name, verdict.slot, tray.sealed(), missed))
+                parcel.ids.append(call_id)
+                missed = 0
+            elif _passes(tray.error):
+                # the broker cannot be asked how to route; the slot stays due
+                self._agenda.put(line, at=now + timedelta(seconds=TRY_AGAIN))
+                return parcel if parcel.claims else None
+            else:
+                parcel.skipped.append(Skip(verdict.slot, "error"))
+                missed += 1
+        if missed:
+            parcel.claims.append(Claim(line.name, parcel.skipped[-1].slot, (), missed))
+            parcel.ids.append("")
+        return parcel
+
+    def _collect(self, line: Line, verdict: Dispatch, grant: Grant) -> tuple[Tray, str]:
+        """Let Celery make the message of a slot, and keep it."""
+        entry = _twin(line.entry)
+        options = dict(entry.options or {})
+        call_id = str(options.get("task_id") or task_id(self._prefix, line.name, verdict.slot))
+        options["task_id"] = call_id
+        options["headers"] = {
+            **(options.get("headers") or {}),
+            "singlebeat_entry": line.name,
+            "singlebeat_slot": iso(verdict.slot),
+            "singlebeat_epoch": grant.epoch,
+            "singlebeat_trigger": "schedule",
+        }
+        entry.options = options
+        with collected() as tray:
+            self._send(entry)
+        return tray, call_id
+
+    # -- emit -----------------------------------------------------------------------------------
+
+    def _emit(self, grant: Grant, parcels: list[Parcel]) -> bool:
+        """One script for all parcels; False if the turn is over."""
+        self._waiting = parcels
+        claims = [claim for parcel in parcels for claim in parcel.claims]
+        self._elector.term()
+        try:
+            now, outcomes = self._store.emit(grant, claims)
+        except StoreUnavailable as error:
+            logger.debug("emission unanswered, it is repeated: %s", error)
+            return False
+        except Deposed as error:
+            self._elector.stand_down(grant.epoch, "deposed")
+            for claim in claims:
+                self._refused(claim, error.epoch, "deposed")
+            self.forget()
+            return False
+        self._waiting = []
+        answers = iter(outcomes)
+        records: list[tuple[str, str]] = []
+        for parcel in parcels:
+            self._take_note(parcel, [next(answers) for _ in parcel.claims], now, grant, records)
+        if records:
+            self._kept(records)
+        return True
+
+    def _take_note(
+        self,
+        parcel: Parcel,
+        outcomes: list[Outcome],
+        now: datetime,
+        grant: Grant,
+        records: list[tuple[str, str]],
+    ) -> None:
+        line = parcel.line
+        again: datetime | None = None
+        for claim, call_id, outcome in zip(parcel.claims, parcel.ids, outcomes, strict=True):
+            if outcome.kind == "early":
+                self._refused(claim, grant.epoch, "early")
+                again = now + timedelta(seconds=EARLY)
+                break
+            line.last = max(line.last or claim.slot, claim.slot)
+            if outcome.kind == "error":
+                logger.error("entry %r: its queue refused the message: %s", line.name, outcome.text)
+                self._refused(claim, grant.epoch, "error")
+            elif call_id:
+                lateness = max(0.0, (now - claim.slot).total_seconds())
+                self._tell(
+                    SlotDispatched(
+                        entry=line.name,
+                        slot=claim.slot,
+                        epoch=grant.epoch,
+                        lateness=lateness,
+                        task_id=call_id,
+                    )
+                )
+                kept = [write.payload for write in claim.writes if isinstance(write, Keep)]
+                if kept and outcome.kind == "sent":
+                    records.append((record_id(claim), kept[-1]))
+                elif kept:
+                    self._drain()
+        for skip in parcel.skipped[-MOST_TOLD:]:
+            self._tell(SlotSkipped(entry=line.name, slot=skip.slot, epoch=grant.epoch, reason=skip.reason))
+        self._agenda.put(line, at=again)
+
+    def _refused(self, claim: Claim, epoch: int, reason: str) -> None:
+        self._tell(SlotRefused(entry=claim.entry, slot=claim.slot, epoch=epoch, reason=reason))
+
+
+def _twin(entry: Any) -> Any:
+    """A copy of an entry whose options may be changed; Celery's own way to copy one forgets its app."""
+    twin = object.__new__(type(entry))
+    twin.__dict__.update(vars(entry))
+    return twin
+
+
+def _passes(error: Exception) -> bool:
+    """Whether an error of making a message is the broker's and will pass, not the entry's."""
+    return isinstance(error, (OperationalError, ConnectionError, TimeoutError))

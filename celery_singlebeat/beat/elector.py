@@ -1,0 +1,247 @@
+"""Leadership as a small machine: one step in, one step out, no thread of its own.
+
+            bid -> won                   renew -> no | trust ran out | told to stop
+STANDBY --------------------> LEADER ------------------------------------------> STANDBY
+           <-- bid -> held              renew -> no answer: trust on, until the end
+
+`step` is called by one thread, the heartbeat. `term`, `due_now` and `stand_down` are called by the
+tick loop; they read and write single attributes only, so that nothing waits for anything.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from celery_singlebeat.clock import Clock
+from celery_singlebeat.errors import NotLeader, StoreUnavailable
+from celery_singlebeat.events import (
+    LeadershipAcquired,
+    LeadershipLost,
+    Listener,
+    StoreFound,
+    StoreLost,
+)
+from celery_singlebeat.moments import Monotonic, later
+from celery_singlebeat.policy.clocks import Offset, combine, disagreement, due_clock, sample
+from celery_singlebeat.policy.leases import Term, begin_term
+from celery_singlebeat.store.ports import Candidate, LeaseStore, Won
+
+#: Seconds between two bids of a standby; and until it looks again when the leader seems gone.
+POLL, CONFIRM = 0.1, 0.05
+#: Seconds between "the store does not answer" lines.
+REMIND = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Durations of one elector, in seconds."""
+
+    ttl: float
+    renew_every: float
+    grace: float
+
+    @property
+    def sit_out(self) -> float:
+        """How long a node that gave up leadership lets the others have it."""
+        return max(2.0, self.ttl / 2)
+
+
+class Elector:
+    """Bids for the lease, renews it, and says whether this node may dispatch."""
+
+    def __init__(
+        self,
+        store: LeaseStore,
+        candidate: Candidate,
+        timing: Timing,
+        *,
+        clock: Clock,
+        tell: Listener,
+        place: str = "",
+    ) -> None:
+        self._store = store
+        self._candidate = candidate
+        self._timing = timing
+        self._clock = clock
+        self._tell = tell
+        self._place = place
+        self._term: Term | None = None
+        self._over = 0  # the newest epoch of ours that has ended
+        self._why_over = ""
+        self._closed = False
+        self._suspect = ""
+        self._sits_out_until = Monotonic(float("-inf"))
+        self._offset: Offset | None = None
+        self._silent_since: Monotonic | None = None
+        self._reminded_at = Monotonic(float("-inf"))
+        #: Unguessable name of the present candidature, and of its presence channel.
+        self.nonce = secrets.token_hex(16)
+        #: Slots that the tick loop of a standby believes undispatched.
+        self.overdue: Mapping[str, datetime] = {}
+        #: Marks that bids brought for overdue entries, for the tick loop to take.
+        self.marks_seen: deque[Mapping[str, datetime | None]] = deque(maxlen=100)
+
+    # -- for the tick loop ----------------------------------------------------------------------
+
+    def term(self) -> Term:
+        """The term that this node may act under right now; raises `NotLeader`."""
+        term = self._term
+        if term is None or term.epoch <= self._over or not term.is_trusted(self._clock.monotonic()):
+            raise NotLeader(self._candidate.node)
+        return term
+
+    def due_now(self) -> datetime:
+        """The time by which slots are due: neither clock is before it."""
+        return due_clock(self._clock.now(), self._offset, self._clock.monotonic())
+
+    def clock_disagreement(self) -> float:
+        """Seconds by which this machine's clock is ahead of the store's."""
+        return disagreement(self._clock.now(), self._offset, self._clock.monotonic())
+
+    def stand_down(self, epoch: int, reason: str) -> None:
+        """End the term of `epoch`: it was refused, or cannot do its work."""
+        if epoch > self._over:
+            self._why_over = reason
+            self._over = epoch
+
+    def describe(self, schedule: str) -> None:
+        """Say which schedule this node has, so that only nodes with the same one judge each other."""
+        self._candidate = replace(self._candidate, schedule=schedule)
+
+    @property
+    def has_heard_the_store(self) -> bool:
+        return self._offset is not None and self._silent_since is None
+
+    # -- for the heartbeat ----------------------------------------------------------------------
+
+    def step(self, *, turning: bool, listens: bool) -> float:
+        """Bid or renew; the seconds until the next step.
+
+        `turning`: the tick loop makes progress. `listens`: the presence channel of `nonce` is
+        subscribed.
+        """
+        if self._closed:
+            return self._timing.renew_every
+        term = self._term
+        if term is None:
+            return self._bid(listens) if turning and self._may_bid() else POLL
+        if term.epoch <= self._over:
+            sits_out = self._why_over not in ("deposed", "expired")
+            self._give_up(term, self._why_over, sits_out=sits_out)
+            return 0.0
+        if not turning:
+            self._give_up(term, "wedged", sits_out=True)
+            return POLL
+        return self._renew(term, listens)
+
+    def hear(self, event: str) -> None:
+        """Take note of an event of the events channel."""
+        kind, _, about = event.partition(" ")
+        term = self._term
+        if kind == "resign" and term is not None and about == str(term.epoch):
+            self._give_up(term, "resigned", sits_out=True)
+
+    def close(self, store: LeaseStore | None = None) -> None:
+        """Give the lease back for good. Idempotent; through `store` if given, so that a signal handler
+        needs no connection that it may have interrupted."""
+        self._closed = True
+        term = self._term
+        if term is not None:
+            self._term = None
+            self._over = max(self._over, term.epoch)
+            try:
+                (store or self._store).release(term.grant)
+            except StoreUnavailable:
+                pass  # it expires, and the presence is gone as soon as this process is
+            self._tell(self._loss(term, "closed"))
+
+    # -- inside ---------------------------------------------------------------------------------
+
+    def _may_bid(self) -> bool:
+        return self._clock.monotonic() >= self._sits_out_until
+
+    def _bid(self, listens: bool) -> float:
+        asked_at = self._clock.monotonic()
+        try:
+            answer = self._store.bid(
+                self.nonce,
+                ttl=self._timing.ttl,
+                candidate=replace(self._candidate, listens=listens),
+                suspect=self._suspect,
+                grace=self._timing.grace,
+                overdue=self.overdue,
+            )
+        except StoreUnavailable as error:
+            return self._unanswered(error)
+        self._answered(asked_at, answer.time)
+        if isinstance(answer, Won):
+            self._suspect = ""
+            term = begin_term(answer.grant, asked_at=asked_at, ttl=self._timing.ttl)
+            self._term = term
+            if self._closed:  # `close` ran while the question was under way
+                self.close()
+            else:
+                self._tell(
+                    LeadershipAcquired(node=self._candidate.node, epoch=term.epoch, reason=answer.reason)
+                )
+            return self._timing.renew_every
+        if answer.marks:
+            self.marks_seen.append(answer.marks)
+        self._suspect = answer.token if answer.absent else ""
+        return CONFIRM if answer.absent else POLL * random.uniform(0.8, 1.2)  # noqa: S311 - spreads load
+
+    def _renew(self, term: Term, listens: bool) -> float:
+        asked_at = self._clock.monotonic()
+        try:
+            answer = self._store.renew(term.grant, ttl=self._timing.ttl, listens=listens)
+        except StoreUnavailable as error:
+            if not term.is_trusted(self._clock.monotonic()):
+                self._give_up(term, "expired")
+            return self._unanswered(error)
+        self._answered(asked_at, answer.time)
+        if not answer.held:
+            self._give_up(term, "deposed")
+            return 0.0
+        self._term = begin_term(term.grant, asked_at=asked_at, ttl=self._timing.ttl)
+        return self._timing.renew_every
+
+    def _give_up(self, term: Term, reason: str, *, sits_out: bool = False) -> None:
+        self._term = None
+        self._over = max(self._over, term.epoch)
+        self.nonce = secrets.token_hex(16)
+        if sits_out:
+            self._sits_out_until = later(self._clock.monotonic(), self._timing.sit_out)
+        if reason != "deposed":
+            try:
+                self._store.release(term.grant)
+            except StoreUnavailable:
+                pass  # it expires unused
+        self._tell(self._loss(term, reason))
+
+    def _loss(self, term: Term, reason: str) -> LeadershipLost:
+        return LeadershipLost(node=self._candidate.node, epoch=term.epoch, reason=reason)
+
+    def _answered(self, asked_at: Monotonic, store_time: datetime) -> None:
+        answered_at = self._clock.monotonic()
+        new = sample(asked_at=asked_at, answered_at=answered_at, store_time=store_time)
+        self._offset = combine(self._offset, new)
+        if self._silent_since is not None:
+            self._tell(StoreFound(node=self._candidate.node, seconds=answered_at - self._silent_since))
+            self._silent_since = None
+            self._reminded_at = Monotonic(float("-inf"))
+
+    def _unanswered(self, error: StoreUnavailable) -> float:
+        now = self._clock.monotonic()
+        if self._silent_since is None:
+            self._silent_since = now
+        if now - self._reminded_at >= REMIND:
+            self._reminded_at = now
+            problem = f"{error} ({self._place})" if self._place else str(error)
+            silent = now - self._silent_since
+            self._tell(StoreLost(node=self._candidate.node, problem=problem, seconds=silent))
+        return min(self._timing.renew_every, 0.25)

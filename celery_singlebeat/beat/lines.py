@@ -1,0 +1,199 @@
+"""Entries as the beat works with them: a line each, and an agenda of all."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from celery_singlebeat.beat.timetables import Live, Timetable, timetable
+from celery_singlebeat.events import EntryParked, Listener
+from celery_singlebeat.policy.entries import EntryRules
+from celery_singlebeat.store.ports import Enrolment, Memory
+
+#: How many due slots of one entry are looked at one by one; older ones are counted only.
+MOST_DUE = 1000
+#: Seconds until a line whose timetable failed is asked again.
+ASK_AGAIN = 30.0
+
+
+@dataclass(slots=True)
+class Line:
+    """One entry: Celery's object, its rules, and where it stands.
+
+    `last` is its newest slot with a verdict, or the anchor if that is later; `next` its next slot, or
+    for a live schedule the moment to ask again.
+    """
+
+    name: str
+    entry: Any
+    rules: EntryRules
+    timetable: Timetable
+    rule: str
+    anchor: datetime | None = None
+    last: datetime | None = None
+    next: datetime | None = None
+    ticket: int = 0  # of its newest place in the agenda; older places do not count
+
+    def stand_at(self, anchor: datetime, mark: datetime | None) -> None:
+        """Take over what the store remembers of this entry."""
+        self.anchor = anchor
+        self.last = anchor if mark is None or mark < anchor else mark
+
+    def plan(self) -> datetime | None:
+        """Work out the next slot; whatever the user's schedule object raises goes through."""
+        if self.anchor is None or self.last is None:
+            raise LookupError(f"line {self.name!r} does not know where it stands")
+        self.next = self.timetable.after(self.last, anchor=self.anchor)
+        return self.next
+
+    def due(self, now: datetime) -> tuple[list[datetime], int]:
+        """The slots up to `now`, oldest first, at most `MOST_DUE`; and how many older ones there are."""
+        if isinstance(self.timetable, Live):
+            return self._live(self.timetable, now), 0
+        slots: list[datetime] = []
+        omitted = 0
+        slot = self.next
+        while slot is not None and slot <= now:
+            slots.append(slot)
+            if len(slots) > MOST_DUE:
+                del slots[: MOST_DUE // 2]
+                omitted += MOST_DUE // 2
+            slot = self.timetable.after(slot, anchor=self.anchor or slot)
+        return slots, omitted
+
+    def _live(self, live: Live, now: datetime) -> list[datetime]:
+        due, wait = live.is_due(self.last or now)
+        if due:
+            return [now]
+        self.next = now + timedelta(seconds=min(max(wait, 0.02), ASK_AGAIN))
+        return []
+
+
+def make_line(name: str, entry: Any, rules: EntryRules) -> Line:
+    """The line of an entry; raises whatever its schedule object raises."""
+    table = timetable(entry.schedule, zone=rules.timezone)
+    digest = hashlib.sha256(table.rule().encode()).hexdigest()[:16]
+    return Line(name, entry, rules, table, digest)
+
+
+class Agenda:
+    """All lines, by when they are next; only what is due is ever touched (B7)."""
+
+    def __init__(self, tell: Listener, now: Callable[[], datetime]) -> None:
+        self._tell = tell
+        self._now = now
+        self._lines: dict[str, Line] = {}
+        self._heap: list[tuple[datetime, int, Line]] = []
+        self._turn = 0
+        #: Entries that cannot work, and why.
+        self.parked: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def __iter__(self) -> Iterator[Line]:
+        return iter(self._lines.values())
+
+    def fill(self, lines: Iterable[Line], parked: Mapping[str, str]) -> None:
+        """Replace all lines; those that were there keep where they stand."""
+        before = self._lines
+        self._lines = {}
+        self._heap = []
+        for name in [name for name in self.parked if name not in parked]:
+            del self.parked[name]
+        for name, problem in parked.items():
+            self.park(name, problem)
+        for line in lines:
+            known = before.get(line.name)
+            if known is not None and known.rule == line.rule and known.anchor is not None:
+                line.anchor, line.last = known.anchor, known.last
+            self._lines[line.name] = line
+            if line.anchor is not None:
+                self.put(line)
+
+    def park(self, name: str, problem: str) -> None:
+        """Leave an entry out and say so, once for each problem."""
+        if self.parked.get(name) != problem:
+            self.parked[name] = problem
+            self._tell(EntryParked(entry=name, problem=problem))
+
+    def settle(self, memory: Memory) -> list[Line]:
+        """Let every line stand where the store remembers it; returns those it does not know, or knows
+        under another rule."""
+        self._heap = []
+        unknown = []
+        for line in self._lines.values():
+            enrolment = memory.entries.get(line.name)
+            if enrolment is None or enrolment.rule != line.rule:
+                unknown.append(line)
+                continue
+            line.stand_at(enrolment.anchor, memory.marks.get(line.name))
+            self.put(line)
+        return unknown
+
+    def enrolment(self, lines: Iterable[Line], now: datetime) -> dict[str, Enrolment]:
+        """New lines begin now; a changed rule begins now as well, whatever its history."""
+        return {line.name: Enrolment(now, line.rule) for line in lines}
+
+    def put(self, line: Line, *, at: datetime | None = None) -> None:
+        """Put a line where its next slot is, or where it is to be looked at again."""
+        if at is None:
+            try:
+                at = line.plan()
+            except Exception as error:
+                # The schedule object is the user's; whatever it raises concerns this entry alone (B4).
+                self.park(line.name, f"its schedule raises {type(error).__name__}: {error}")
+                at = self._later()
+            else:
+                if at is None:
+                    self.park(line.name, "its schedule has no next date")
+                    return
+                if line.name in self.parked:
+                    del self.parked[line.name]
+        if line.rules.enabled:
+            self._turn += 1
+            line.ticket = self._turn
+            heapq.heappush(self._heap, (at, self._turn, line))
+
+    def _later(self) -> datetime:
+        return self._now() + timedelta(seconds=ASK_AGAIN)
+
+    def take_due(self, now: datetime, most: int) -> list[Line]:
+        """Take out the lines that are due, earliest first, at most so many."""
+        taken: list[Line] = []
+        while self._heap and self._heap[0][0] <= now and len(taken) < most:
+            _, ticket, line = heapq.heappop(self._heap)
+            if ticket == line.ticket:
+                line.ticket = 0
+                taken.append(line)
+        return taken
+
+    def next_at(self) -> datetime | None:
+        """When the earliest line is to be looked at."""
+        while self._heap and self._heap[0][1] != self._heap[0][2].ticket:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def overdue(self, moment: datetime) -> tuple[str, ...]:
+        """Entries whose next slot was due before `moment` and waits. Any thread may ask."""
+        return tuple(
+            line.name
+            for line in list(self._lines.values())
+            if line.next is not None
+            and line.next < moment
+            and line.timetable.is_predictable
+            and line.rules.enabled
+            and line.name not in self.parked
+        )
+
+    def digest(self) -> str:
+        """A hash of the whole schedule: nodes that have the same one may judge each other."""
+        known = hashlib.sha256()
+        for name in sorted(self._lines):
+            line = self._lines[name]
+            known.update(f"{name}\0{line.rule}\0{line.rules.enabled}\n".encode())
+        return known.hexdigest()[:16]

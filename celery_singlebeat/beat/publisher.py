@@ -1,0 +1,175 @@
+"""The thread that empties the outbox into the broker.
+
+O1  A record is forgotten only after the broker has confirmed its message; so a message may go out twice,
+    always under the same task id, and never not at all.
+O2  The tick loop never waits for the broker: a broker that is down, full or swallowing packets leaves
+    records, not late slots.
+O3  Only a leader publishes; a new one empties first what its predecessor left.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from celery import Celery
+from kombu import Connection, Producer
+
+from celery_singlebeat.beat.publishing import send_record
+from celery_singlebeat.clock import Clock
+from celery_singlebeat.errors import NotLeader, StoreUnavailable
+from celery_singlebeat.events import Listener, PublishFailed
+from celery_singlebeat.moments import Monotonic
+from celery_singlebeat.policy.leases import Term
+from celery_singlebeat.store.ports import SlotStore
+
+logger = logging.getLogger(__name__)
+
+#: Seconds that one call of the broker may take, and between two tries while it fails.
+BROKER_PATIENCE, TRY_AGAIN = 5, 1.0
+#: Seconds between two "the broker does not take them" lines.
+REMIND = 60.0
+
+Record = tuple[str, str]
+
+
+class Publisher:
+    """Sends outbox records with confirmation; a daemon thread from the first record on."""
+
+    def __init__(
+        self,
+        app: Celery,
+        store: SlotStore,
+        term: Callable[[], Term],
+        *,
+        clock: Clock,
+        tell: Listener,
+        give_up: Callable[[int], None],
+        patience: float,
+    ) -> None:
+        self._app = app
+        self._store = store
+        self._term = term
+        self._clock = clock
+        self._tell = tell
+        self._give_up = give_up
+        self._patience = patience
+        self._work = threading.Semaphore(0)
+        self._fresh: deque[Record] = deque()
+        self._must_drain = False
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self._connection: Connection | None = None
+        self._producer: Producer | None = None
+        self._failing_since: Monotonic | None = None
+        self._reminded_at = Monotonic(float("-inf"))
+
+    def send(self, records: Sequence[Record]) -> None:
+        """Publish records that were just emitted."""
+        self._fresh.extend(records)
+        self._wake()
+
+    def drain(self) -> None:
+        """Publish whatever the outbox holds: another leader may have left it."""
+        self._must_drain = True
+        self._wake()
+
+    def stop(self, timeout: float = 0.5) -> None:
+        """End the thread; what is not published stays in the outbox."""
+        self._stopping = True
+        self._work.release()
+        if self._thread is not None:
+            self._thread.join(timeout)
+
+    def _wake(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="singlebeat-publisher", daemon=True)
+            self._thread.start()
+        self._work.release()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._work.acquire(timeout=TRY_AGAIN if self._must_drain else None)
+            try:
+                self._turn()
+            except Exception:
+                # The records stay in the outbox; without this thread they would stay for good.
+                logger.exception("the publisher failed and goes on")
+                self._must_drain = True
+                threading.Event().wait(TRY_AGAIN)
+        self._disconnect()
+
+    def _turn(self) -> None:
+        fresh = [self._fresh.popleft() for _ in range(len(self._fresh))]
+        try:
+            term = self._term()
+            if self._must_drain:
+                fresh = self._store.outbox()
+        except NotLeader:
+            self._must_drain = False  # the next leader empties the outbox, this node too if it is it
+            return
+        except StoreUnavailable:
+            return
+        if not fresh:
+            self._must_drain = False
+            return
+        sent: list[Record] = []
+        try:
+            for record in fresh:
+                self._term()
+                self._publish(record[1])
+                sent.append(record)
+        except NotLeader:
+            pass  # the new leader empties the outbox
+        except Exception as error:  # kombu wraps, drivers do not; every error means: not confirmed
+            self._failed(error, len(fresh) - len(sent), term)
+        else:
+            self._must_drain = False
+            self._failing_since = None
+        try:
+            self._store.confirm(sent)
+        except StoreUnavailable:
+            self._must_drain = True  # they go out again, under the same ids
+
+    def _publish(self, record: str) -> None:
+        if self._producer is None:
+            self._connection = confirming_connection(self._app)
+            self._producer = self._app.amqp.Producer(self._connection, auto_declare=False)
+        send_record(self._app, self._producer, record)
+
+    def _failed(self, error: Exception, waiting: int, term: Term) -> None:
+        self._disconnect()
+        self._must_drain = True
+        now = self._clock.monotonic()
+        if self._failing_since is None:
+            self._failing_since = now
+        if now - self._reminded_at >= REMIND:
+            self._reminded_at = now
+            self._tell(PublishFailed(waiting=waiting, problem=f"{type(error).__name__}: {error}"))
+        if now - self._failing_since > self._patience:
+            self._failing_since = None
+            self._give_up(term.epoch)
+
+    def _disconnect(self) -> None:
+        connection, self._connection, self._producer = self._connection, None, None
+        if connection is not None:
+            try:
+                connection.release()
+            except Exception:  # it is being thrown away because it does not work
+                logger.debug("closing the broker connection failed", exc_info=True)
+
+
+def confirming_connection(app: Celery) -> Connection:
+    """A broker connection whose `publish` returns after the broker's confirmation."""
+    connection = app.connection_for_write()
+    options: dict[str, Any] = dict(connection.transport_options or {})
+    if str(connection.transport_cls).startswith(("amqp", "pyamqp")):
+        options |= {"confirm_publish": True}
+        options.setdefault("read_timeout", BROKER_PATIENCE)
+        options.setdefault("write_timeout", BROKER_PATIENCE)
+    connection.transport_options = options
+    connection.connect_timeout = min(connection.connect_timeout or BROKER_PATIENCE, BROKER_PATIENCE)
+    return connection

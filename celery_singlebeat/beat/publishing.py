@@ -1,0 +1,165 @@
+"""How a message of `apply_async` becomes something that the store can write.
+
+Everything of Celery's own way stays: routing, serialisers, headers, priorities, signals. Only the last
+step changes, and only while a tray is out: the message is put on the tray instead of on the wire.
+
+*Atomic*, when the broker is the store's Redis: a kombu channel computes the list key and the payload, as
+it would for LPUSH, and the emit script pushes them.
+
+*Outbox*, for any other broker: a producer keeps the prepared message as JSON; the emit script keeps it
+in the outbox; the publisher sends it and waits for the broker's confirmation.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from celery import Celery
+from kombu import Connection, Producer
+from kombu.utils.json import dumps, loads
+
+from celery_singlebeat.store.ports import Keep, Publish, Push, Write
+
+
+class Tray:
+    """The messages that one `apply_async` makes."""
+
+    def __init__(self) -> None:
+        self.writes: list[Write] = []
+        self.packed: list[str] = []
+        self.error: Exception | None = None
+
+    def sealed(self) -> tuple[Write, ...]:
+        """What the store has to write; packed messages make one outbox record."""
+        return (*self.writes, *([Keep(dumps(self.packed))] if self.packed else ()))
+
+
+_tray: ContextVar[Tray | None] = ContextVar("tray", default=None)
+
+
+@contextmanager
+def collected() -> Iterator[Tray]:
+    """Put what is published inside on a tray instead of on the wire."""
+    tray = Tray()
+    token = _tray.set(tray)
+    try:
+        yield tray
+    finally:
+        _tray.reset(token)
+
+
+def current_tray() -> Tray | None:
+    """The tray that is out, if any."""
+    return _tray.get()
+
+
+class CollectingChannel:
+    """Mixed into kombu's Redis channel class, whichever the broker URL selects."""
+
+    def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
+        tray = _tray.get()
+        channel: Any = self
+        if tray is None:
+            super()._put(queue, message, **kwargs)  # type: ignore[misc]
+            return
+        prefix = channel.global_keyprefix
+        priority = channel._get_message_priority(message, reverse=False)
+        expires = (getattr(channel, "_expires", None) or {}).get(queue)
+        also = ()
+        if expires is not None:
+            also = tuple(prefix + channel._q_for_pri(queue, step) for step in channel.priority_steps)
+        tray.writes.append(Push(prefix + channel._q_for_pri(queue, priority), dumps(message), expires, also))
+
+    def _put_fanout(self, exchange: str, message: dict[str, Any], routing_key: str, **kwargs: Any) -> None:
+        tray = _tray.get()
+        channel: Any = self
+        if tray is None:
+            super()._put_fanout(exchange, message, routing_key, **kwargs)  # type: ignore[misc]
+            return
+        if hasattr(channel, "_get_publish_topics"):
+            topics = channel._get_publish_topics(exchange, routing_key)
+        else:  # kombu before 5.7
+            topics = [channel._get_publish_topic(exchange, routing_key)]
+        for topic in topics:
+            tray.writes.append(Publish(channel.global_keyprefix + topic, dumps(message)))
+
+
+def collecting_connection(app: Celery) -> Connection:
+    """The app's broker connection over a channel that fills trays. For Redis brokers."""
+    connection = app.connection_for_write()
+    transport: Any = connection.get_transport_cls()
+    channel = type("CollectingChannel", (CollectingChannel, transport.Channel), {})
+    collecting: Any = type("CollectingTransport", (transport,), {"Channel": channel})
+    connection.transport_cls = collecting  # a class is as good as a name to kombu
+    return connection
+
+
+class CollectingProducer(Producer):
+    """A producer that keeps prepared messages; it never connects."""
+
+    def _publish(self, *prepared: Any, **_: Any) -> None:
+        tray = _tray.get()
+        if tray is None:
+            raise RuntimeError("a collecting producer publishes onto trays only")
+        tray.packed.append(pack(*prepared[:11]))
+
+
+def pack(
+    body: str | bytes,
+    priority: int,
+    content_type: str,
+    content_encoding: str,
+    headers: dict[str, Any],
+    properties: dict[str, Any],
+    routing_key: str,
+    mandatory: bool,  # noqa: FBT001 - kombu's own order of arguments
+    immediate: bool,  # noqa: FBT001, ARG001
+    exchange: str,
+    declare: list[Any],
+) -> str:
+    """A prepared message as JSON, body byte for byte."""
+    binary = isinstance(body, bytes)
+    packed: str = dumps(
+        {
+            "body": base64.b64encode(body).decode() if isinstance(body, bytes) else body,
+            "binary": binary,
+            "headers": headers,
+            "properties": {name: value for name, value in properties.items() if value is not None},
+            "priority": priority,
+            "content_type": content_type,
+            "content_encoding": content_encoding,
+            "routing_key": routing_key,
+            "exchange": exchange,
+            "mandatory": mandatory,
+            "declare": [entity.name for entity in declare or () if hasattr(entity, "routing_key")],
+        }
+    )
+    return packed
+
+
+def send_record(app: Celery, producer: Producer, record: str) -> None:
+    """Publish the messages of an outbox record; returns once the broker has them, raises otherwise."""
+    for packed in loads(record):
+        _send(app, producer, loads(packed))
+
+
+def _send(app: Celery, producer: Producer, kept: dict[str, Any]) -> None:
+    body = base64.b64decode(kept["body"]) if kept["binary"] else kept["body"]
+    queues = app.amqp.queues
+    producer.publish(
+        body,
+        routing_key=kept["routing_key"],
+        exchange=kept["exchange"],
+        mandatory=kept["mandatory"],
+        priority=kept["priority"],
+        content_type=kept["content_type"],
+        content_encoding=kept["content_encoding"],
+        headers=kept["headers"],
+        declare=[queues[name] for name in kept["declare"] if name in queues],
+        retry=False,
+        **kept["properties"],
+    )

@@ -1,0 +1,80 @@
+"""What a standby does: follow the schedule, and notice when a due slot stays undispatched.
+
+It reads, and hands the elector a few overdue slots to ask about with its next bid (B5). At most
+`MOST_WATCHED` are asked about at once: one undispatched slot is enough to see that the leader is gone,
+so the others are taken as dispatched until the next of theirs.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from celery_singlebeat.beat.elector import Elector
+from celery_singlebeat.beat.lines import ASK_AGAIN, Agenda, Line
+from celery_singlebeat.clock import Clock
+from celery_singlebeat.errors import StoreUnavailable
+from celery_singlebeat.moments import Monotonic
+from celery_singlebeat.store.ports import SlotStore
+
+MOST_WATCHED = 50
+#: Seconds between two reads of the store while it does not know some entries.
+READ_AGAIN = 5.0
+
+
+class Watch:
+    """Follows an agenda without touching it in the store."""
+
+    def __init__(
+        self, agenda: Agenda, store: SlotStore, elector: Elector, *, grace: float, clock: Clock
+    ) -> None:
+        self._agenda = agenda
+        self._store = store
+        self._elector = elector
+        self._grace = timedelta(seconds=grace)
+        self._clock = clock
+        self._watched: dict[str, Line] = {}
+        self._read_at: Monotonic | None = None
+        self._unknown = 0
+
+    def start_over(self) -> None:
+        """Read the store again at the next turn: the schedule, or this node's role, has changed."""
+        self._read_at = None
+        self._watched = {}
+        self._elector.overdue = {}
+
+    def turn(self) -> None:
+        """Take in what the last bids brought, and look for slots that are overdue."""
+        self._read()
+        while self._elector.marks_seen:
+            for name, mark in self._elector.marks_seen.popleft().items():
+                line = self._watched.get(name)
+                if line is not None and mark is not None and line.next is not None and mark >= line.next:
+                    line.last = mark
+                    del self._watched[name]
+                    self._agenda.put(line)
+        overdue_since = self._elector.due_now() - self._grace
+        for line in self._agenda.take_due(overdue_since, 1000):
+            if not line.timetable.is_predictable:
+                self._agenda.put(line, at=overdue_since + timedelta(seconds=ASK_AGAIN))
+            elif len(self._watched) < MOST_WATCHED:
+                self._watched[line.name] = line
+            else:
+                line.last = line.next
+                self._agenda.put(line)
+        self._elector.overdue = {
+            name: line.next for name, line in self._watched.items() if line.next is not None
+        }
+
+    def _read(self) -> None:
+        now = self._clock.monotonic()
+        if self._read_at is not None and (not self._unknown or now - self._read_at < READ_AGAIN):
+            return
+        if not self._elector.has_heard_the_store:
+            return
+        try:
+            memory = self._store.remember()
+        except StoreUnavailable:
+            return
+        self._watched = {}
+        self._unknown = len(self._agenda.settle(memory))
+        self._read_at = now

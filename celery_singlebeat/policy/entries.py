@@ -1,0 +1,129 @@
+"""The keys that an entry of the schedule may have beyond Celery's own.
+
+E1  A bad key or value concerns its entry alone; its message names the entry, the value and the
+    nearest known key.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from celery_singlebeat.errors import EntryError
+from celery_singlebeat.policy.slots import Misfire, MissedRules
+
+#: Keys that celery.beat.ScheduleEntry takes from a user.
+CELERY_KEYS = frozenset(
+    {"task", "schedule", "args", "kwargs", "options", "relative", "last_run_at", "total_run_count"}
+)
+#: Keys that this package adds.
+OWN_KEYS = frozenset(
+    {"misfire", "misfire_grace", "catch_up_limit", "overlap", "jitter", "enabled", "timezone"}
+)
+#: Options of apply_async that people put one level too high.
+_OPTION_KEYS = frozenset(
+    {"queue", "expires", "priority", "headers", "exchange", "routing_key", "time_limit", "eta"}
+    | {"soft_time_limit", "countdown", "serializer", "compression", "task_id", "ignore_result"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryRules:
+    """What one entry asks for, beside its task and schedule."""
+
+    missed: MissedRules
+    enabled: bool = True
+    timezone: ZoneInfo | None = None
+
+
+def split(name: str, fields: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The keys for Celery and the keys of this package; raises `EntryError` for any other."""
+    known = CELERY_KEYS | OWN_KEYS
+    for key in fields:
+        if key in known or key in ("name", "app"):
+            continue
+        if key in _OPTION_KEYS:
+            problem = f"{key}={fields[key]!r} belongs into its 'options', as {{'options': {{{key!r}: ...}}}}"
+        else:
+            close = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
+            hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(sorted(known))}"
+            problem = f"unknown key {key!r} (value {fields[key]!r}); {hint}"
+        raise EntryError(name, problem)
+    theirs = {key: value for key, value in fields.items() if key in CELERY_KEYS}
+    ours = {key: value for key, value in fields.items() if key in OWN_KEYS}
+    return theirs, ours
+
+
+def check_schedule(name: str, schedule: object) -> None:
+    """Raise `EntryError` unless this can be a schedule: seconds, a timedelta or a schedule object."""
+    if schedule is None:
+        raise EntryError(name, "it has no 'schedule'; give seconds, a timedelta or crontab(...)")
+    if isinstance(schedule, bool) or isinstance(schedule, str):
+        raise EntryError(
+            name,
+            f"schedule={schedule!r} is a {type(schedule).__name__}; "
+            "give seconds as a number, a timedelta or crontab(...)",
+        )
+    seconds = schedule.total_seconds() if isinstance(schedule, timedelta) else schedule
+    if isinstance(seconds, (int, float)):
+        if not seconds > 0:
+            raise EntryError(name, f"schedule={schedule!r} is not above 0 seconds")
+        if seconds < 0.001:
+            raise EntryError(name, f"schedule={schedule!r} is below the resolution of 1 ms")
+    elif not hasattr(schedule, "is_due"):
+        raise EntryError(
+            name, f"schedule={schedule!r} has no is_due(); give seconds, a timedelta or a schedule object"
+        )
+
+
+def read_rules(name: str, ours: Mapping[str, Any], defaults: MissedRules) -> EntryRules:
+    """The rules of one entry from this package's keys; raises `EntryError` for a bad value."""
+    missed = defaults
+    if "misfire" in ours:
+        try:
+            missed = replace(missed, misfire=Misfire(ours["misfire"]))
+        except ValueError:
+            raise EntryError(name, f"misfire={ours['misfire']!r}; give 'latest', 'all' or 'skip'") from None
+    if ours.get("misfire_grace") is not None:
+        missed = replace(missed, grace=_number(name, "misfire_grace", ours["misfire_grace"]))
+    if "catch_up_limit" in ours:
+        missed = replace(missed, limit=int(_number(name, "catch_up_limit", ours["catch_up_limit"])))
+    if ours.get("overlap", "allow") != "allow":
+        raise EntryError(
+            name,
+            f"overlap={ours['overlap']!r}; this version knows 'allow' only, "
+            "and SingleBeatTask's lock keeps runs apart",
+        )
+    if ours.get("jitter"):
+        raise EntryError(
+            name, f"jitter={ours['jitter']!r}; this version has no jitter, leave it out or give 0"
+        )
+    enabled = ours.get("enabled", True)
+    if not isinstance(enabled, bool):
+        raise EntryError(name, f"enabled={enabled!r}; give True or False")
+    return EntryRules(missed=missed, enabled=enabled, timezone=_zone(name, ours.get("timezone")))
+
+
+def _number(name: str, key: str, value: object) -> float:
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        number = -1.0
+    if isinstance(value, bool) or not 0 <= number < float("inf"):
+        raise EntryError(name, f"{key}={value!r}; give a number, 0 or larger")
+    return number
+
+
+def _zone(name: str, value: object) -> ZoneInfo | None:
+    if value is None:
+        return None
+    try:
+        return ZoneInfo(str(value))
+    except (KeyError, ValueError, OSError):
+        raise EntryError(
+            name, f"timezone={value!r} is not an IANA zone; give a name such as 'Europe/Berlin'"
+        ) from None

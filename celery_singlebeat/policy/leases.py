@@ -1,0 +1,61 @@
+"""How long a leader may believe that it still leads.
+
+The lease is for liveness only: it decides who tries. What makes a second message impossible is the
+emit script, which asks for the whole token again at the moment of writing.
+
+L1  A term is trusted from when its grant was *asked for*, not when the answer came: a slow answer
+    must not lengthen it.
+L2  Trust ends a margin before the lease can expire, so that the old leader stops before a new one
+    can start, also when clocks run at slightly different rates.
+L3  No answer is neither yes nor no: an unanswered renewal leaves the term as it was.
+L4  A grant is renewed and released by its whole token, never by the name of its node.
+
+The trust window is River's (internal/leadership); the epoch is Kleppmann's fencing token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from celery_singlebeat.moments import Monotonic, later
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What the store answered: this nonce leads, under this epoch."""
+
+    epoch: int
+    nonce: str
+
+    @property
+    def token(self) -> str:
+        return f"{self.epoch}:{self.nonce}"
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One unbroken stretch of leadership, as far as its holder may trust it."""
+
+    grant: Grant
+    trusted_until: Monotonic
+
+    @property
+    def epoch(self) -> int:
+        return self.grant.epoch
+
+    def is_trusted(self, moment: Monotonic) -> bool:
+        return moment < self.trusted_until
+
+    def remaining(self, moment: Monotonic) -> float:
+        """Seconds of trust left; 0 when there is none."""
+        return max(0.0, self.trusted_until - moment)
+
+
+def margin(ttl: float) -> float:
+    """Seconds of a lease that its holder does not rely on: a twentieth, at least 50 ms."""
+    return min(ttl / 2, max(0.05, ttl / 20))
+
+
+def begin_term(grant: Grant, *, asked_at: Monotonic, ttl: float) -> Term:
+    """The term that a grant of `ttl` seconds, asked for at `asked_at`, allows (L1, L2)."""
+    return Term(grant, later(asked_at, ttl - margin(ttl)))

@@ -1,0 +1,93 @@
+"""Every key, spelled once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of one app: all start with its prefix and share one hash tag.
+
+    A prefix that has a hash tag of its own keeps it, so that the owner of a Redis Cluster can choose
+    the slot; any other gets the tag `{sb}`.
+    """
+
+    prefix: str
+
+    def _key(self, name: str) -> str:
+        tagged = "{" in self.prefix and "}" in self.prefix.partition("{")[2]
+        return f"{self.prefix}:{name}" if tagged else f"{self.prefix}:{{sb}}:{name}"
+
+    @property
+    def lease(self) -> str:
+        """String "epoch:nonce", expires with the lease."""
+        return self._key("lease")
+
+    @property
+    def epoch(self) -> str:
+        """Counter, never expires: it is what makes an epoch a fence."""
+        return self._key("epoch")
+
+    @property
+    def leader(self) -> str:
+        """Hash: who holds the newest epoch, since when, and when it last emitted."""
+        return self._key("leader")
+
+    @property
+    def marks(self) -> str:
+        """Hash entry -> high-water mark: the newest slot that has its verdict, in milliseconds."""
+        return self._key("marks")
+
+    @property
+    def runs(self) -> str:
+        """Hash entry -> how many slots were dispatched."""
+        return self._key("runs")
+
+    @property
+    def entries(self) -> str:
+        """Hash entry -> "anchor rule": when the rule was first seen, and its hash."""
+        return self._key("entries")
+
+    @property
+    def outbox(self) -> str:
+        """Hash "milliseconds entry" -> message that the broker has not confirmed yet."""
+        return self._key("outbox")
+
+    @property
+    def counters(self) -> str:
+        """Hash of totals: dispatched, refused, missed, elections and their reasons."""
+        return self._key("counters")
+
+    @property
+    def nodes(self) -> str:
+        """Hash node -> its last report, as JSON."""
+        return self._key("nodes")
+
+    @property
+    def events(self) -> str:
+        """Channel: released leases, and requests to resign."""
+        return self._key("events")
+
+    @property
+    def presence(self) -> str:
+        """Start of the channel that a leader listens on for as long as it is connected."""
+        return self._key("presence:")
+
+    @property
+    def locks(self) -> str:
+        """Start of a lock's key."""
+        return self._key("lock:")
+
+    def lock(self, key: str) -> str:
+        """Hash: token, task, task_id, host, pid, since, fence; expires with the lock."""
+        return self.locks + key
+
+    @property
+    def fence(self) -> str:
+        """Counter of lock acquisitions, never expires."""
+        return self._key("fence")
+
+    def call(self, task_id: str) -> str:
+        """Hash of one call: deliveries without an outcome, and whether it is finished."""
+        return self._key("call:") + task_id

@@ -1,0 +1,87 @@
+-- Take the lease if it is free, if its holder is provably gone, or if due slots stay undispatched.
+--
+--   KEYS[1] lease     string "epoch:nonce", expires with the lease
+--   KEYS[2] epoch     counter, never expires
+--   KEYS[3] leader    hash: who holds the newest epoch
+--   KEYS[4] marks     hash entry -> high-water mark
+--   KEYS[5] counters  hash of totals
+--   ARGV[1] nonce     of the bidder, unguessable, one for each candidature
+--   ARGV[2] ttl       milliseconds
+--   ARGV[3] suspect   token that the bidder's last bid saw without presence, or ""
+--   ARGV[4] grace     milliseconds that a due slot may stay undispatched
+--   ARGV[5] about     JSON {node, host, pid, schedule, presence}; presence: 1 if the bidder listens
+--   ARGV[6] presence  start of the presence channels
+--   ARGV[7] events    channel
+--   ARGV[8] overdue   JSON [[entry, slot], ...]: slots that the bidder believes undispatched
+--
+--   returns {"won", token, reason, now}
+--         | {"held", token, absent, remaining, now, {entry, mark, ...}}
+--
+-- Safe to send again: the holder's own nonce gets its own grant.
+local function now_ms()
+  local t = redis.call('TIME')
+  return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+local now = now_ms()
+local held = redis.call('GET', KEYS[1])
+local about = cjson.decode(ARGV[5])
+local reason = 'free'
+local seen = {}
+
+if held then
+  local nonce = string.match(held, '^%d+:(.*)$')
+  if nonce == ARGV[1] then
+    redis.call('PEXPIRE', KEYS[1], ARGV[2])
+    return {'won', held, 'again', now}
+  end
+  reason = nil
+  local leader = redis.call('HMGET', KEYS[3], 'token', 'presence', 'since', 'emitted', 'schedule')
+  local described = leader[1] == held
+
+  -- Presence: a leader that promised to listen, and whose channel nobody listens on twice in a row.
+  local absent = 0
+  if described and leader[2] == '1' and nonce then
+    local count = redis.pcall('PUBSUB', 'NUMSUB', ARGV[6] .. nonce)
+    if type(count) == 'table' and not count.err and tonumber(count[2]) == 0 then
+      absent = 1
+      if held == ARGV[3] then
+        reason = 'crash'
+      end
+    end
+  end
+
+  -- Overdue: judged only between nodes that have the same schedule, and not before the leader had
+  -- the same grace since it began or last emitted.
+  local overdue = cjson.decode(ARGV[8])
+  local quiet_since = math.max(tonumber(leader[3]) or 0, tonumber(leader[4]) or 0)
+  for _, pair in ipairs(overdue) do
+    local mark = redis.call('HGET', KEYS[4], pair[1])
+    seen[#seen + 1] = pair[1]
+    seen[#seen + 1] = mark or ''
+    local slot = tonumber(pair[2])
+    if not reason and described and leader[5] == about.schedule
+        and (tonumber(mark) or 0) < slot
+        and now > math.max(slot, quiet_since) + tonumber(ARGV[4]) then
+      reason = 'overdue'
+    end
+  end
+  if not reason then
+    return {'held', held, absent, redis.call('PTTL', KEYS[1]), now, seen}
+  end
+end
+
+local epoch = redis.call('INCR', KEYS[2])
+if epoch < now then
+  epoch = now
+  redis.call('SET', KEYS[2], epoch)
+end
+local token = epoch .. ':' .. ARGV[1]
+redis.call('SET', KEYS[1], token, 'PX', ARGV[2])
+redis.call('HSET', KEYS[3], 'token', token, 'epoch', epoch, 'since', now, 'emitted', now,
+  'node', about.node, 'host', about.host, 'pid', about.pid, 'schedule', about.schedule,
+  'presence', about.presence)
+redis.call('HINCRBY', KEYS[5], 'elections', 1)
+redis.call('HINCRBY', KEYS[5], 'elections:' .. reason, 1)
+redis.call('PUBLISH', ARGV[7], 'acquired ' .. token)
+return {'won', token, reason, now}

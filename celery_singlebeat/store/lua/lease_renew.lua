@@ -1,0 +1,19 @@
+-- Extend the lease, but only the exact grant that the caller holds.
+--
+--   KEYS[1] lease     string "epoch:nonce"
+--   KEYS[2] leader    hash
+--   ARGV[1] token     of the caller's grant
+--   ARGV[2] ttl       milliseconds
+--   ARGV[3] presence  1 if the caller listens on its presence channel
+--
+--   returns {1, now} extended | {0, now} gone or taken over: the caller must step down
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then
+  return {0, now}
+end
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+if redis.call('HGET', KEYS[2], 'token') == ARGV[1] then
+  redis.call('HSET', KEYS[2], 'presence', ARGV[3])
+end
+return {1, now}

@@ -1,0 +1,304 @@
+"""The reference store: the contract written as plainly as Python allows.
+
+It lives in one process, for tests and for `memory://`. Its clock is the one that it is given, so
+that a test can move it.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from celery_singlebeat.clock import Clock
+from celery_singlebeat.errors import Deposed
+from celery_singlebeat.moments import Monotonic, later, millis, whole
+from celery_singlebeat.policy.leases import Grant
+from celery_singlebeat.store.ports import (
+    Candidate,
+    Claim,
+    Enrolment,
+    Held,
+    Keep,
+    Leader,
+    Memory,
+    NodeReport,
+    Outcome,
+    Overview,
+    Publish,
+    Push,
+    Renewal,
+    Won,
+    record_id,
+)
+
+
+@dataclass(slots=True)
+class _Lease:
+    grant: Grant
+    candidate: Candidate
+    since: datetime
+    emitted: datetime
+    expires: Monotonic
+    listens: bool
+
+
+@dataclass(slots=True)
+class _Everything:
+    """What a server would keep."""
+
+    lease: _Lease | None = None
+    epoch: int = 0
+    marks: dict[str, datetime] = field(default_factory=dict)
+    runs: dict[str, int] = field(default_factory=dict)
+    entries: dict[str, Enrolment] = field(default_factory=dict)
+    outbox: dict[str, str] = field(default_factory=dict)
+    counters: dict[str, int] = field(default_factory=dict)
+    nodes: dict[str, NodeReport] = field(default_factory=dict)
+    queues: dict[str, list[str]] = field(default_factory=dict)
+    ears: list[MemoryEars] = field(default_factory=list)
+
+
+class MemoryBeatStore:
+    """`BeatStore` in memory; `queues` are its lists of messages, newest first, as in Redis."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._guard = threading.RLock()
+        self._kept = _Everything()
+
+    @property
+    def queues(self) -> Mapping[str, Sequence[str]]:
+        return self._kept.queues
+
+    # -- the lease ------------------------------------------------------------------------------
+
+    def bid(
+        self,
+        nonce: str,
+        *,
+        ttl: float,
+        candidate: Candidate,
+        suspect: str = "",
+        grace: float = 0.3,
+        overdue: Mapping[str, datetime] | None = None,
+    ) -> Won | Held:
+        with self._guard:
+            kept, now = self._kept, self._now()
+            held, reason = self._held(), "free"
+            seen = {entry: kept.marks.get(entry) for entry in overdue or {}}
+            if held is not None:
+                if held.grant.nonce == nonce:
+                    held.expires = later(self._clock.monotonic(), ttl)
+                    return Won(held.grant, "again", now)
+                token = held.grant.token
+                absent = held.listens and not any(ear.nonce == held.grant.nonce for ear in kept.ears)
+                if absent and suspect == token:
+                    reason = "crash"
+                elif self._is_overdue(held, candidate, grace, overdue or {}):
+                    reason = "overdue"
+                else:
+                    remaining = held.expires - self._clock.monotonic()
+                    return Held(token, absent, remaining, now, seen)
+            kept.epoch = max(kept.epoch + 1, millis(now))
+            grant = Grant(kept.epoch, nonce)
+            expires = later(self._clock.monotonic(), ttl)
+            kept.lease = _Lease(grant, candidate, now, now, expires, candidate.listens)
+            self._count("elections")
+            self._count(f"elections:{reason}")
+            self._tell(f"acquired {grant.token}")
+            return Won(grant, reason, now)
+
+    def _is_overdue(
+        self, held: _Lease, candidate: Candidate, grace: float, overdue: Mapping[str, datetime]
+    ) -> bool:
+        if held.candidate.schedule != candidate.schedule:
+            return False
+        quiet_since = max(held.since, held.emitted)
+        for entry, slot in overdue.items():
+            mark = self._kept.marks.get(entry)
+            patience = max(whole(slot), quiet_since) + timedelta(seconds=grace)
+            if (mark is None or mark < whole(slot)) and self._now() > patience:
+                return True
+        return False
+
+    def renew(self, grant: Grant, *, ttl: float, listens: bool = False) -> Renewal:
+        with self._guard:
+            held = self._held()
+            if held is None or held.grant != grant:
+                return Renewal(False, self._now())
+            held.expires = later(self._clock.monotonic(), ttl)
+            held.listens = listens
+            return Renewal(True, self._now())
+
+    def release(self, grant: Grant) -> bool:
+        with self._guard:
+            held = self._held()
+            if held is None or held.grant != grant:
+                return False
+            self._kept.lease = None
+            self._tell(f"released {grant.token}")
+            return True
+
+    # -- the slots ------------------------------------------------------------------------------
+
+    def remember(self) -> Memory:
+        with self._guard:
+            kept = self._kept
+            return Memory(dict(kept.marks), dict(kept.runs), dict(kept.entries))
+
+    def enroll(self, grant: Grant, entries: Mapping[str, Enrolment]) -> None:
+        with self._guard:
+            self._demand(grant)
+            for entry, enrolment in entries.items():
+                self._kept.entries[entry] = replace(enrolment, anchor=whole(enrolment.anchor))
+
+    def emit(self, grant: Grant, claims: Sequence[Claim]) -> tuple[datetime, list[Outcome]]:
+        with self._guard:
+            try:
+                held = self._demand(grant)
+            except Deposed:
+                self._count("refused", len(claims))
+                raise
+            now = self._now()
+            outcomes = [self._emit(claim, now) for claim in claims]
+            held.emitted = now
+            return now, outcomes
+
+    def _emit(self, claim: Claim, now: datetime) -> Outcome:
+        kept, slot = self._kept, whole(claim.slot)
+        if slot > now:
+            self._count("refused")
+            return Outcome("early")
+        mark = kept.marks.get(claim.entry)
+        if mark is not None and mark >= slot:
+            return Outcome("already")
+        for write in claim.writes:
+            if isinstance(write, Push):
+                kept.queues.setdefault(write.queue, []).insert(0, write.payload)
+            elif isinstance(write, Publish):
+                kept.queues.setdefault(write.channel, []).insert(0, write.payload)
+            elif isinstance(write, Keep):
+                kept.outbox[record_id(claim)] = write.payload
+        kept.marks[claim.entry] = slot
+        self._count("missed", claim.missed)
+        if claim.writes:
+            kept.runs[claim.entry] = kept.runs.get(claim.entry, 0) + 1
+            self._count("dispatched")
+        return Outcome("sent")
+
+    def outbox(self) -> list[tuple[str, str]]:
+        with self._guard:
+            return sorted(self._kept.outbox.items(), key=lambda record: int(record[0].partition(" ")[0]))
+
+    def confirm(self, records: Iterable[tuple[str, str]]) -> int:
+        with self._guard:
+            gone = [key for key, payload in records if self._kept.outbox.get(key) == payload]
+            for key in gone:
+                del self._kept.outbox[key]
+            return len(gone)
+
+    # -- the nodes ------------------------------------------------------------------------------
+
+    def report(self, report: NodeReport, *, keep: float) -> datetime:
+        with self._guard:
+            now = self._now()
+            self._kept.nodes[report.node] = replace(report, seen=now)
+            for node, known in list(self._kept.nodes.items()):
+                if known.seen is None or (now - known.seen).total_seconds() > keep:
+                    del self._kept.nodes[node]
+            return now
+
+    def leave(self, node: str) -> None:
+        with self._guard:
+            self._kept.nodes.pop(node, None)
+
+    def overview(self) -> Overview:
+        with self._guard:
+            held = self._held()
+            leader = None
+            if held is not None:
+                who = held.candidate
+                leader = Leader(
+                    node=who.node,
+                    host=who.host,
+                    pid=who.pid,
+                    epoch=held.grant.epoch,
+                    since=held.since,
+                    lease_remaining=held.expires - self._clock.monotonic(),
+                )
+            kept = self._kept
+            nodes = [kept.nodes[node] for node in sorted(kept.nodes)]
+            return Overview(
+                time=self._now(),
+                leader=leader,
+                nodes=nodes,
+                counters=dict(kept.counters),
+                marks=dict(kept.marks),
+                outbox=len(kept.outbox),
+            )
+
+    def ask_to_resign(self, epoch: int) -> int:
+        with self._guard:
+            return self._tell(f"resign {epoch}")
+
+    # -- connections ----------------------------------------------------------------------------
+
+    def ears(self) -> MemoryEars:
+        return MemoryEars(self._kept.ears)
+
+    def farewell(self) -> MemoryBeatStore:
+        return self
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+    # -- inside ---------------------------------------------------------------------------------
+
+    def _now(self) -> datetime:
+        return whole(self._clock.now())
+
+    def _held(self) -> _Lease | None:
+        lease = self._kept.lease
+        return lease if lease is not None and self._clock.monotonic() < lease.expires else None
+
+    def _demand(self, grant: Grant) -> _Lease:
+        held = self._held()
+        if held is None or held.grant != grant:
+            raise Deposed(grant.epoch)
+        return held
+
+    def _count(self, name: str, number: int = 1) -> None:
+        if number:
+            self._kept.counters[name] = self._kept.counters.get(name, 0) + number
+
+    def _tell(self, text: str) -> int:
+        for ear in self._kept.ears:
+            ear.inbox.put(text)
+        return len(self._kept.ears)
+
+
+class MemoryEars:
+    def __init__(self, listeners: list[MemoryEars]) -> None:
+        self._listeners = listeners
+        self.inbox: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.nonce = ""
+
+    def listen(self, nonce: str) -> bool:
+        self.nonce = nonce
+        if self not in self._listeners:
+            self._listeners.append(self)
+        return True
+
+    def hear(self, timeout: float) -> str | None:
+        try:
+            return self.inbox.get(timeout=max(0.001, timeout))
+        except queue.Empty:
+            return None
+
+    def close(self) -> None:
+        self.nonce = ""
+        if self in self._listeners:
+            self._listeners.remove(self)

@@ -1,0 +1,272 @@
+"""What the rest of the code may ask of a store.
+
+Every method raises `StoreUnavailable` when the answer is unknown, which is not the same as "no":
+the write may have happened. Asking again is always safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol
+
+from celery_singlebeat.moments import millis
+from celery_singlebeat.policy.leases import Grant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """Who bids. `schedule` is the hash of its static schedule; `listens` says whether its presence
+    channel is subscribed."""
+
+    node: str
+    host: str
+    pid: int
+    schedule: str = ""
+    listens: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Won:
+    """The lease is the bidder's. `reason`: free, crash, overdue, again."""
+
+    grant: Grant
+    reason: str
+    time: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Somebody holds the lease. `absent`: nobody listens on its presence channel; `marks` answers for
+    the entries that the bidder called overdue."""
+
+    token: str
+    absent: bool
+    remaining: float
+    time: datetime
+    marks: Mapping[str, datetime | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    held: bool
+    time: datetime
+
+
+class LeaseStore(Protocol):
+    """One lease, at most one holder, an epoch that only ever grows."""
+
+    def bid(
+        self,
+        nonce: str,
+        *,
+        ttl: float,
+        candidate: Candidate,
+        suspect: str = "",
+        grace: float = 0.3,
+        overdue: Mapping[str, datetime] | None = None,
+    ) -> Won | Held:
+        """Take the lease if it is free, if `suspect` holds it and is absent again, or if one of the
+        `overdue` slots is undispatched `grace` seconds after it was due."""
+        ...
+
+    def renew(self, grant: Grant, *, ttl: float, listens: bool = False) -> Renewal:
+        """Extend exactly this grant."""
+        ...
+
+    def release(self, grant: Grant) -> bool:
+        """Free exactly this grant and wake the standbys; False if it was not the lease's."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """Append `payload` to the list `queue`; `expires` milliseconds re-arm the expiry of `also`."""
+
+    queue: str
+    payload: str
+    expires: int | None = None
+    also: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Send `payload` to the subscribers of `channel` (fanout exchanges)."""
+
+    channel: str
+    payload: str
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Keep `payload` in the outbox until the broker has confirmed it."""
+
+    payload: str
+
+
+Write = Push | Publish | Keep
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One slot to claim, with what to write when it is granted; no writes: the slot is skipped.
+
+    `missed` counts the slots before it that got the verdict not to run.
+    """
+
+    entry: str
+    slot: datetime
+    writes: tuple[Write, ...] = ()
+    missed: int = 0
+
+
+def record_id(claim: Claim) -> str:
+    """The id of a claim's outbox record, as the emit script makes it."""
+    return f"{millis(claim.slot)} {claim.entry}"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a claim: "sent", "already", "early", or "error" with its text."""
+
+    kind: str
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolment:
+    """Since when an entry has its rule, and the rule's hash."""
+
+    anchor: datetime
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """All that the store remembers of the schedule. `marks` are the newest slots with a verdict."""
+
+    marks: Mapping[str, datetime] = field(default_factory=dict)
+    runs: Mapping[str, int] = field(default_factory=dict)
+    entries: Mapping[str, Enrolment] = field(default_factory=dict)
+    unreadable: tuple[str, ...] = ()
+
+
+class SlotStore(Protocol):
+    """A high-water mark for each entry, which only the leader moves."""
+
+    def remember(self) -> Memory:
+        """Read everything; fields that cannot be read are named in `unreadable`, entry by entry."""
+        ...
+
+    def enroll(self, grant: Grant, entries: Mapping[str, Enrolment]) -> None:
+        """Write the anchors of new or changed entries; raises `Deposed`."""
+        ...
+
+    def emit(self, grant: Grant, claims: Sequence[Claim]) -> tuple[datetime, list[Outcome]]:
+        """Claim each slot and write its messages, in one step; one outcome for each claim, in order,
+        and the store's time. Raises `Deposed` when nothing was done."""
+        ...
+
+    def outbox(self) -> list[tuple[str, str]]:
+        """Unconfirmed messages as (id, payload), oldest slot first."""
+        ...
+
+    def confirm(self, records: Iterable[tuple[str, str]]) -> int:
+        """Forget records that the broker has confirmed; how many went."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReport:
+    """What a beat process says of itself. `tick_age` is how many seconds ago its loop last turned,
+    beyond what it had announced to sleep; `overdue` are entries whose next slot waits too long; `seen`
+    is the store's time of the report.
+
+    `birth` tells this process from any other that has its pid, and `up` is how many seconds ago it
+    began: a process that was killed says no goodbye, and its pid may be somebody else's by now.
+    """
+
+    node: str
+    host: str
+    pid: int
+    role: str
+    tick_age: float
+    entries: int = 0
+    faulty: Mapping[str, str] = field(default_factory=dict)
+    overdue: tuple[str, ...] = ()
+    birth: str = ""
+    up: float = 0.0
+    seen: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leader:
+    node: str
+    host: str
+    pid: int
+    epoch: int
+    since: datetime
+    lease_remaining: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """One look at the store, for `status`, `health` and `resign`."""
+
+    time: datetime
+    leader: Leader | None
+    nodes: Sequence[NodeReport]
+    counters: Mapping[str, int]
+    marks: Mapping[str, datetime]
+    outbox: int
+
+
+class NodeStore(Protocol):
+    """What operators see: reports of nodes, and totals."""
+
+    def report(self, report: NodeReport, *, keep: float) -> datetime:
+        """Store a report; silent nodes' reports older than `keep` seconds go. Returns the store's time."""
+        ...
+
+    def leave(self, node: str) -> None:
+        """Forget the node's report: it stops on purpose."""
+        ...
+
+    def overview(self) -> Overview:
+        """Leader, nodes and totals, read at one moment."""
+        ...
+
+    def ask_to_resign(self, epoch: int) -> int:
+        """Ask the leader of `epoch` to hand over; how many nodes heard it."""
+        ...
+
+
+class Ears(Protocol):
+    """A node's subscriptions: what wakes a standby, and what shows that a leader is connected."""
+
+    def listen(self, nonce: str) -> bool:
+        """Subscribe to events and to the presence channel of `nonce`; True once both are confirmed."""
+        ...
+
+    def hear(self, timeout: float) -> str | None:
+        """The next event, or None after `timeout` seconds. Texts: "released TOKEN", "acquired TOKEN",
+        "resign EPOCH"."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class BeatStore(LeaseStore, SlotStore, NodeStore, Protocol):
+    """All that a beat process needs of one store."""
+
+    def ears(self) -> Ears:
+        """A new set of subscriptions, on a connection of its own."""
+        ...
+
+    def farewell(self) -> BeatStore:
+        """The same store over connections of its own with short timeouts, for use in a signal handler
+        that may have interrupted any other use."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,300 @@
+"""The beat's store in Redis: one script for each promise that must be atomic."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import redis
+
+from celery_singlebeat.errors import Deposed
+from celery_singlebeat.moments import from_millis, millis
+from celery_singlebeat.policy.leases import Grant
+from celery_singlebeat.store.keys import Keys
+from celery_singlebeat.store.ports import (
+    Candidate,
+    Claim,
+    Enrolment,
+    Held,
+    Leader,
+    Memory,
+    NodeReport,
+    Outcome,
+    Overview,
+    Publish,
+    Push,
+    Renewal,
+    Won,
+)
+from celery_singlebeat.store.redis_ears import RedisEars
+from celery_singlebeat.store.scripts import Scripts, answers
+
+#: Makes a client; True: with short timeouts.
+Connect = Callable[[bool], redis.Redis]
+
+
+class RedisBeatStore:
+    """`BeatStore` over one Redis (or Valkey, or the master that Sentinel names)."""
+
+    def __init__(self, connect: Connect, keys: Keys, *, hasty: bool = False) -> None:
+        self._connect = connect
+        self._keys = keys
+        self._client = connect(hasty)
+        self._scripts = Scripts(self._client)
+
+    # -- the lease ------------------------------------------------------------------------------
+
+    def bid(
+        self,
+        nonce: str,
+        *,
+        ttl: float,
+        candidate: Candidate,
+        suspect: str = "",
+        grace: float = 0.3,
+        overdue: Mapping[str, datetime] | None = None,
+    ) -> Won | Held:
+        keys = self._keys
+        about = {
+            "node": candidate.node,
+            "host": candidate.host,
+            "pid": candidate.pid,
+            "schedule": candidate.schedule,
+            "presence": int(candidate.listens),
+        }
+        pairs = [[entry, millis(slot)] for entry, slot in (overdue or {}).items()]
+        answer = self._scripts.run(
+            "lease_bid",
+            [keys.lease, keys.epoch, keys.leader, keys.marks, keys.counters],
+            [
+                nonce,
+                _ms(ttl),
+                suspect,
+                _ms(grace),
+                json.dumps(about),
+                keys.presence,
+                keys.events,
+                json.dumps(pairs),
+            ],
+        )
+        if answer[0] == "won":
+            epoch, _, own = answer[1].partition(":")
+            return Won(Grant(int(epoch), own), answer[2], from_millis(answer[3]))
+        _, token, absent, remaining, now, seen = answer
+        marks = {entry: _moment(mark) for entry, mark in zip(seen[::2], seen[1::2], strict=True)}
+        return Held(token, bool(absent), max(0, remaining) / 1000, from_millis(now), marks)
+
+    def renew(self, grant: Grant, *, ttl: float, listens: bool = False) -> Renewal:
+        held, now = self._scripts.run(
+            "lease_renew", [self._keys.lease, self._keys.leader], [grant.token, _ms(ttl), int(listens)]
+        )
+        return Renewal(bool(held), from_millis(now))
+
+    def release(self, grant: Grant) -> bool:
+        return bool(self._scripts.run("lease_release", [self._keys.lease], [grant.token, self._keys.events]))
+
+    # -- the slots ------------------------------------------------------------------------------
+
+    def remember(self) -> Memory:
+        with answers("remember"):
+            pipe = self._client.pipeline(transaction=True)
+            for key in (self._keys.marks, self._keys.runs, self._keys.entries):
+                pipe.hgetall(key)
+            marks, runs, entries = pipe.execute()
+        unreadable: list[str] = []
+        return Memory(
+            marks=_readable(marks, _moment, unreadable),
+            runs=_readable(runs, int, unreadable),
+            entries=_readable(entries, _enrolment, unreadable),
+            unreadable=tuple(unreadable),
+        )
+
+    def enroll(self, grant: Grant, entries: Mapping[str, Enrolment]) -> None:
+        args: list[str] = [grant.token]
+        for entry, enrolment in entries.items():
+            args += [entry, f"{millis(enrolment.anchor)} {enrolment.rule}"]
+        if not self._scripts.run("slots_enroll", [self._keys.lease, self._keys.entries], args):
+            raise Deposed(grant.epoch)
+
+    def emit(self, grant: Grant, claims: Sequence[Claim]) -> tuple[datetime, list[Outcome]]:
+        keys = self._keys
+        plan = _Plan([keys.lease, keys.marks, keys.runs, keys.counters, keys.leader, keys.outbox])
+        steps = [[claim.entry, str(millis(claim.slot)), claim.missed, plan.steps(claim)] for claim in claims]
+        answer = self._scripts.run("slots_emit", plan.keys, [grant.token, json.dumps(steps), *plan.payloads])
+        if len(answer) == 2 and answer[1] == -1:
+            raise Deposed(grant.epoch)
+        return from_millis(answer[0]), [_outcome(value) for value in answer[1:]]
+
+    def outbox(self) -> list[tuple[str, str]]:
+        with answers("outbox"):
+            records: Any = self._client.hgetall(self._keys.outbox)
+        return sorted(records.items(), key=lambda record: (_slot_of(record[0]), record[0]))
+
+    def confirm(self, records: Iterable[tuple[str, str]]) -> int:
+        args = [text for record in records for text in record]
+        return int(self._scripts.run("outbox_confirm", [self._keys.outbox], args)) if args else 0
+
+    # -- the nodes ------------------------------------------------------------------------------
+
+    def report(self, report: NodeReport, *, keep: float) -> datetime:
+        about = {
+            "host": report.host,
+            "pid": report.pid,
+            "role": report.role,
+            "tick_age": round(report.tick_age, 3),
+            "entries": report.entries,
+            "faulty": dict(report.faulty),
+            "birth": report.birth,
+            "up": round(report.up, 3),
+        }
+        if report.overdue:  # the script's JSON cannot tell an empty list from an empty object
+            about["overdue"] = report.overdue
+        now = self._scripts.run(
+            "node_report", [self._keys.nodes], [report.node, json.dumps(about), _ms(keep)]
+        )
+        return from_millis(now)
+
+    def leave(self, node: str) -> None:
+        self._scripts.run("node_report", [self._keys.nodes], [node, "", _ms(3600)])
+
+    def overview(self) -> Overview:
+        keys = self._keys
+        with answers("overview"):
+            pipe = self._client.pipeline(transaction=True)
+            pipe.time()
+            pipe.get(keys.lease)
+            pipe.pttl(keys.lease)
+            pipe.hgetall(keys.leader)
+            pipe.hgetall(keys.nodes)
+            pipe.hgetall(keys.counters)
+            pipe.hgetall(keys.marks)
+            pipe.hlen(keys.outbox)
+            (seconds, micros), lease, ttl, leader, nodes, counters, marks, outbox = pipe.execute()
+        ignored: list[str] = []
+        return Overview(
+            time=from_millis(seconds * 1000 + micros // 1000),
+            leader=_leader(lease, ttl, leader),
+            nodes=[_report(node, text) for node, text in sorted(nodes.items())],
+            counters=_readable(counters, int, ignored),
+            marks=_readable(marks, _moment, ignored),
+            outbox=outbox,
+        )
+
+    def ask_to_resign(self, epoch: int) -> int:
+        with answers("resign"):
+            return int(self._client.publish(self._keys.events, f"resign {epoch}"))
+
+    # -- connections ----------------------------------------------------------------------------
+
+    def ears(self) -> RedisEars:
+        return RedisEars(self._connect(False), self._keys)
+
+    def farewell(self) -> RedisBeatStore:
+        return RedisBeatStore(self._connect, self._keys, hasty=True)
+
+    def close(self) -> None:
+        with answers("close"):
+            self._client.close()
+
+
+class _Plan:
+    """Collects the keys and payloads that the writes of some claims need."""
+
+    def __init__(self, keys: list[str]) -> None:
+        self.keys = keys
+        self.payloads: list[str] = []
+        self._index: dict[str, int] = {}
+
+    def steps(self, claim: Claim) -> list[list[Any]]:
+        steps: list[list[Any]] = []
+        for write in claim.writes:
+            self.payloads.append(write.payload)
+            payload = len(self.payloads) + 2  # after the token and the claims, counted from 1
+            if isinstance(write, Push):
+                steps.append(["push", self._key(write.queue), payload])
+                if write.expires is not None:
+                    steps += [["expire", self._key(key), write.expires] for key in write.also]
+            elif isinstance(write, Publish):
+                steps.append(["publish", write.channel, payload])
+            else:
+                steps.append(["store", 0, payload])
+        return steps
+
+    def _key(self, key: str) -> int:
+        if key not in self._index:
+            self.keys.append(key)
+            self._index[key] = len(self.keys)
+        return self._index[key]
+
+
+def _ms(seconds: float) -> int:
+    return max(1, round(seconds * 1000))
+
+
+def _moment(text: str | None) -> datetime | None:
+    return from_millis(int(text)) if text else None
+
+
+def _enrolment(text: str) -> Enrolment:
+    anchor, _, rule = text.partition(" ")
+    return Enrolment(from_millis(int(anchor)), rule)
+
+
+def _readable(raw: Mapping[str, str], read: Callable[[str], Any], unreadable: list[str]) -> dict[str, Any]:
+    """Each value that can be read; the names of the others go to `unreadable`."""
+    values = {}
+    for name, text in raw.items():
+        try:
+            values[name] = read(text)
+        except (ValueError, OverflowError):
+            unreadable.append(name)
+    return values
+
+
+def _outcome(value: int | str) -> Outcome:
+    if isinstance(value, str):
+        return Outcome("error", value)
+    return Outcome({1: "sent", 0: "already", -2: "early"}[value])
+
+
+def _slot_of(record: str) -> int:
+    text = record.partition(" ")[0]
+    return int(text) if text.isdigit() else 0
+
+
+def _leader(lease: str | None, ttl: int, about: Mapping[str, str]) -> Leader | None:
+    if lease is None:
+        return None
+    known = about if about.get("token") == lease else {}
+    epoch = lease.partition(":")[0]
+    return Leader(
+        node=known.get("node", "?"),
+        host=known.get("host", "?"),
+        pid=int(known.get("pid", 0)),
+        epoch=int(epoch) if epoch.isdigit() else 0,
+        since=from_millis(int(known.get("since", 0))),
+        lease_remaining=max(0, ttl) / 1000,
+    )
+
+
+def _report(node: str, text: str) -> NodeReport:
+    try:
+        about = json.loads(text)
+        faulty = about.get("faulty") or {}
+        return NodeReport(
+            node=node,
+            host=str(about["host"]),
+            pid=int(about["pid"]),
+            role=str(about["role"]),
+            tick_age=float(about["tick_age"]),
+            entries=int(about.get("entries", 0)),
+            faulty=faulty if isinstance(faulty, dict) else {},
+            overdue=tuple(map(str, about.get("overdue") or ())),
+            birth=str(about.get("birth", "")),
+            up=float(about.get("up", 0.0)),
+            seen=from_millis(int(about["seen"])),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        return NodeReport(node=node, host="?", pid=0, role="unreadable", tick_age=0.0)

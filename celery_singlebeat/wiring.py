@@ -1,0 +1,201 @@
+"""The one place that chooses: an app's configuration in, settings and connected stores out."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import fields
+from functools import cached_property
+from typing import Any, TypeVar
+
+import redis
+from celery import Celery
+
+from celery_singlebeat import events, logs, signals
+from celery_singlebeat.clock import Clock, SystemClock
+from celery_singlebeat.errors import SettingsError
+from celery_singlebeat.settings import Settings
+from celery_singlebeat.store.broker_letters import BrokerLetterStore
+from celery_singlebeat.store.connection import Address, address_from, address_of, connect
+from celery_singlebeat.store.keys import Keys
+from celery_singlebeat.store.letter_ports import LetterStore
+from celery_singlebeat.store.lock_ports import LockStore
+from celery_singlebeat.store.memory_beat import MemoryBeatStore
+from celery_singlebeat.store.memory_locks import MemoryLockStore
+from celery_singlebeat.store.ports import BeatStore
+from celery_singlebeat.store.redis_beat import RedisBeatStore
+from celery_singlebeat.store.redis_letters import RedisLetterStore
+from celery_singlebeat.store.redis_locks import RedisLockStore
+
+T = TypeVar("T")
+
+_SIGNALS = {
+    events.LeadershipAcquired: signals.leadership_acquired,
+    events.LeadershipLost: signals.leadership_lost,
+    events.SlotDispatched: signals.slot_dispatched,
+    events.SlotSkipped: signals.slot_skipped,
+    events.SlotRefused: signals.slot_refused,
+    events.LockAcquired: signals.lock_acquired,
+    events.LockConflicted: signals.lock_conflict,
+    events.LockWasLost: signals.lock_lost,
+    events.TaskBuried: signals.task_buried,
+    events.TaskReplayed: signals.task_replayed,
+}
+
+#: Seconds that a farewell in a signal handler may wait for Redis.
+HASTE = 0.5
+
+#: Stores of memory:// URLs, by prefix: every part of one process meets in the same one.
+_in_memory: dict[tuple[type, str], Any] = {}
+
+
+class Wiring:
+    """Everything that one app's configuration chooses. Nothing is connected before it is used."""
+
+    def __init__(self, app: Celery) -> None:
+        self.app = app
+        self.clock: Clock = SystemClock()
+        broker: Any = app.conf.broker_write_url or app.conf.broker_url
+        self.broker_url = broker if isinstance(broker, str) else ";".join(broker or ())
+        self.settings = Settings.from_conf(
+            app.conf,
+            main=app.main,
+            namespace=getattr(app, "namespace", None),
+            broker_url=self.broker_url,
+        )
+        self.keys = Keys(self.settings.prefix)
+        self._letters: dict[str, LetterStore] = {}
+
+    # -- where ----------------------------------------------------------------------------------
+
+    @property
+    def in_memory(self) -> bool:
+        return self.settings.redis_url.startswith("memory://")
+
+    @cached_property
+    def broker(self) -> Address | None:
+        """The broker's address if it is one Redis."""
+        try:
+            return address_of(self.app.connection_for_write())
+        except (ValueError, TypeError, LookupError):
+            return None
+
+    @cached_property
+    def store_setting(self) -> str:
+        """The setting that decided where the store is, for messages."""
+        return "broker_url" if self.settings.redis_url == self.broker_url else "singlebeat_redis_url"
+
+    @cached_property
+    def address(self) -> Address:
+        """Where the store is; raises `SettingsError`. Not for memory:// stores."""
+        if self.store_setting == "broker_url" and self.broker is not None and not self.settings.redis_options:
+            return self.broker
+        options = dict(self.settings.redis_options)
+        return address_from(self.settings.redis_url, options, setting=self.store_setting)
+
+    @cached_property
+    def place(self) -> str:
+        """Where the store is, for people; without secrets."""
+        where = "memory" if self.in_memory else str(self.address)
+        return f"{where} (from {self.store_setting})"
+
+    @cached_property
+    def is_atomic(self) -> bool:
+        """Whether claim and message go into one script; raises `SettingsError` if they cannot but must."""
+        same = not self.in_memory and self.broker is not None and self.broker.is_same_database(self.address)
+        wish = self.settings.dispatch
+        if wish == "atomic" and not same:
+            raise SettingsError(
+                "singlebeat_dispatch='atomic' needs the broker and singlebeat_redis_url to be the same "
+                "database of one Redis: use 'auto', or leave singlebeat_redis_url out"
+            )
+        return same and wish != "outbox"
+
+    @property
+    def broker_prefix(self) -> str:
+        """What kombu puts before each key of the broker (`global_keyprefix`)."""
+        return str((self.app.conf.broker_transport_options or {}).get("global_keyprefix", ""))
+
+    # -- connections ----------------------------------------------------------------------------
+
+    @property
+    def patience(self) -> float:
+        """Seconds to wait for one answer of Redis: short beside a lease, long beside a network."""
+        return max(0.25, min(5.0, self.settings.lease_ttl / 4))
+
+    def redis(self, *, hasty: bool = False, decode: bool = True) -> redis.Redis:
+        """A new client of the store's Redis."""
+        timeout = min(HASTE, self.patience) if hasty else self.patience
+        return connect(self.address, timeout=timeout, decode=decode, name="singlebeat")
+
+    def beat_store(self) -> BeatStore:
+        if self.in_memory:
+            return self.shared(MemoryBeatStore, lambda: MemoryBeatStore(self.clock))
+        return RedisBeatStore(lambda hasty: self.redis(hasty=hasty), self.keys)
+
+    def lock_store(self) -> LockStore:
+        """The store of task locks: one client for this process, whoever asks."""
+        return self._locks
+
+    @cached_property
+    def _locks(self) -> LockStore:
+        if self.in_memory:
+            return self.shared(MemoryLockStore, lambda: MemoryLockStore(self.clock))
+        return RedisLockStore(self.redis, self.keys)
+
+    def letter_store(self, queue: str) -> LetterStore:
+        """The dead letters in this queue of the broker; one store for each name, whoever asks."""
+        found = self._letters.get(queue)
+        if found is None:
+            found = self._letters[queue] = self._letter_store(queue)
+        return found
+
+    def _letter_store(self, queue: str) -> LetterStore:
+        options = self.app.conf.broker_transport_options or {}
+        limit, place = self.settings.dead_letter_limit, self.broker
+        if place is None:
+            options = {**options, "confirm_publish": True}
+            return BrokerLetterStore(
+                lambda: self.app.connection_for_write(transport_options=options),
+                self.lock_store(),
+                queue=queue,
+                limit=limit,
+            )
+        one_place = not self.in_memory and place.is_same_database(self.address)
+        return RedisLetterStore(
+            lambda: connect(place, timeout=self.patience, decode=False, name="singlebeat"),
+            self.keys,
+            queue=queue,
+            limit=limit,
+            broker_prefix=self.broker_prefix,
+            steps=options.get("priority_steps", (0, 3, 6, 9)),
+            separator=options.get("sep", "\x06\x16"),
+            elsewhere=None if one_place else self.lock_store(),
+        )
+
+    def shared(self, kind: type[T], make: Callable[[], T]) -> T:
+        """The one store of this kind and prefix in this process, for memory:// URLs."""
+        found: T = _in_memory.setdefault((kind, self.settings.prefix), None) or make()
+        _in_memory[kind, self.settings.prefix] = found
+        return found
+
+    # -- events ---------------------------------------------------------------------------------
+
+    def tell(self, event: events.Event) -> None:
+        """Pass an event to every listener: the log, and the signals."""
+        logs.write(event)
+        signal = _SIGNALS.get(type(event))
+        if signal is not None and signal.receivers:
+            values = {item.name: getattr(event, item.name) for item in fields(event)}
+            signal.send(sender=self.app, **values)
+
+
+_wirings: weakref.WeakKeyDictionary[Celery, Wiring] = weakref.WeakKeyDictionary()
+
+
+def wire(app: Celery) -> Wiring:
+    """The wiring of an app, made at the first call; raises `SettingsError`."""
+    found = _wirings.get(app)
+    if found is None:
+        found = _wirings[app] = Wiring(app)
+    return found

@@ -1,0 +1,1 @@
+"""Tests mirror the rooms of the package; `support` holds what they share."""

@@ -1,0 +1,207 @@
+"""What every slot store promises, asked of each of them."""
+
+from datetime import timedelta
+
+import pytest
+
+from celery_singlebeat.errors import Deposed, StoreUnavailable
+from celery_singlebeat.moments import millis, whole
+from celery_singlebeat.policy.leases import Grant
+from celery_singlebeat.store.ports import Claim, Enrolment, Keep, NodeReport, Publish, Push, record_id
+from celery_singlebeat.store.scripts import source
+from celery_singlebeat.testing.processes import wait_until
+
+
+def queue_of(bench):
+    return f"q:{id(bench)}"
+
+
+def test_a_slot_is_sent_once_whoever_asks_again(bench, emit):  # M3 B1
+    grant, slot = bench.lead(), bench.ago(1)
+    assert [emit(grant, "e", slot, str(turn)) for turn in range(3)] == ["sent", "already", "already"]
+    assert bench.queue(queue_of(bench)) == ["0"]
+
+
+def test_an_older_slot_never_follows_a_newer_one(bench, emit):  # B1
+    grant = bench.lead()
+    assert emit(grant, "e", bench.ago(1)) == "sent"
+    assert emit(grant, "e", bench.ago(2)) == "already"
+    assert emit(grant, "other", bench.ago(2)) == "sent"
+
+
+def test_a_slot_that_the_store_calls_future_is_early_and_sent_later(bench, emit):  # B1
+    grant = bench.lead()
+    slot = bench.now() + timedelta(seconds=0.2)
+    assert emit(grant, "e", slot) == "early"
+    bench.wait(0.21)
+    assert emit(grant, "e", slot) == "sent"
+    assert bench.store.overview().counters["refused"] == 1
+
+
+def test_a_deposed_leader_writes_nothing(bench, emit):  # B1
+    old = bench.lead("a")
+    bench.store.release(old)
+    new = bench.lead("b")
+    with pytest.raises(Deposed) as caught:
+        emit(old, "e", bench.ago(1), "from the past")
+    assert caught.value.epoch == old.epoch
+    assert bench.queue(queue_of(bench)) == []
+    assert bench.store.overview().counters["refused"] == 1
+    assert emit(new, "e", bench.ago(1)) == "sent"
+
+
+def test_a_leader_whose_lease_has_expired_writes_nothing(bench, emit):  # B1
+    grant = bench.lead("a", ttl=0.05)
+    bench.wait(0.06)
+    with pytest.raises(Deposed):
+        emit(grant, "e", bench.ago(1))
+
+
+def test_half_a_token_is_no_token(bench, emit):  # L4
+    grant = bench.lead("a")
+    for forged in (Grant(grant.epoch, "b"), Grant(grant.epoch + 1, "a")):
+        with pytest.raises(Deposed):
+            emit(forged, "e", bench.ago(1))
+
+
+def test_one_script_takes_many_slots_in_order(bench):  # B7
+    grant, start = bench.lead(), bench.ago(600)
+    claims = [
+        Claim(f"e{n % 3}", start + timedelta(seconds=n), (Push(queue_of(bench), str(n)),)) for n in range(300)
+    ]
+    _, outcomes = bench.store.emit(grant, claims)
+    assert {outcome.kind for outcome in outcomes} == {"sent"}
+    assert bench.queue(queue_of(bench)) == [str(n) for n in range(300)]
+    memory = bench.store.remember()
+    assert memory.runs == {"e0": 100, "e1": 100, "e2": 100}
+    assert memory.marks["e2"] == whole(claims[-1].slot)
+
+
+def test_a_skipped_slot_moves_the_mark_and_is_counted_as_missed(bench):
+    grant, slot = bench.lead(), bench.ago(5)
+    _, outcomes = bench.store.emit(grant, [Claim("e", slot, (), missed=4)])
+    assert outcomes[0].kind == "sent"
+    assert bench.store.remember().marks["e"] == whole(slot)
+    counters = bench.store.overview().counters
+    assert (counters["missed"], counters.get("dispatched", 0)) == (4, 0)
+    assert bench.store.remember().runs == {}
+
+
+def test_one_claim_may_write_to_several_places(bench):
+    grant, slot = bench.lead(), bench.ago(1)
+    writes = (Push("a:" + queue_of(bench), "1"), Push("b:" + queue_of(bench), "2"), Keep("3"))
+    claim = Claim("e", slot, writes)
+    assert bench.store.emit(grant, [claim])[1][0].kind == "sent"
+    assert bench.queue("a:" + queue_of(bench)) == ["1"]
+    assert bench.queue("b:" + queue_of(bench)) == ["2"]
+    assert bench.store.outbox() == [(record_id(claim), "3")]
+
+
+def test_a_record_leaves_the_outbox_only_unchanged(bench):
+    grant = bench.lead()
+    claims = [Claim("e", bench.ago(9 - n), (Keep(f"message {n}"),)) for n in range(3)]
+    bench.store.emit(grant, claims)
+    records = bench.store.outbox()
+    assert [payload for _, payload in records] == ["message 0", "message 1", "message 2"]
+    assert bench.store.confirm([(records[0][0], "another"), records[1]]) == 1
+    assert bench.store.outbox() == [records[0], records[2]]
+    assert bench.store.overview().outbox == 2
+
+
+def test_anchors_are_written_by_the_leader_only(bench):
+    grant, anchor = bench.lead(), bench.ago(100)
+    bench.store.enroll(grant, {"e:1 {x}": Enrolment(anchor, "rule one")})
+    with pytest.raises(Deposed):
+        bench.store.enroll(Grant(grant.epoch, "b"), {"e:1 {x}": Enrolment(bench.now(), "rule two")})
+    assert bench.store.remember().entries == {"e:1 {x}": Enrolment(whole(anchor), "rule one")}
+
+
+def test_a_node_reports_until_it_leaves(bench):
+    report = NodeReport(node="n", host="h", pid=4, role="standby", tick_age=0.5, entries=3, faulty={"x": "y"})
+    seen = bench.store.report(report, keep=60)
+    known = bench.store.overview().nodes
+    assert [(n.node, n.pid, n.role, n.tick_age, n.entries, n.faulty, n.seen) for n in known] == [
+        ("n", 4, "standby", 0.5, 3, {"x": "y"}, seen)
+    ]
+    bench.store.leave("n")
+    assert bench.store.overview().nodes == []
+
+
+def test_reports_of_nodes_that_fell_silent_long_ago_go(bench):
+    def report(node):
+        return NodeReport(node=node, host="h", pid=1, role="standby", tick_age=0)
+
+    bench.store.report(report("old"), keep=60)
+    bench.wait(0.05)
+    bench.store.report(report("new"), keep=0.02)
+    assert [node.node for node in bench.store.overview().nodes] == ["new"]
+
+
+def test_a_request_to_resign_reaches_those_who_listen(bench):
+    ears = bench.store.ears()
+    assert bench.store.ask_to_resign(7) == 0
+    assert ears.listen("a")
+    assert bench.store.ask_to_resign(7) == 1
+    heard = []
+    wait_until(lambda: heard.append(ears.hear(0.1)) or "resign 7" in heard, 5, lambda: heard)
+    ears.close()
+
+
+# Redis alone
+
+
+def test_a_queue_that_cannot_take_the_message_concerns_its_slot_alone(redis_bench):
+    grant = redis_bench.lead()
+    broken = f"broken:{id(redis_bench)}"
+    redis_bench.client.set(broken, "not a list")
+    claims = [
+        Claim("bad", redis_bench.ago(1), (Push(broken, "1"),)),
+        Claim("good", redis_bench.ago(1), (Push(queue_of(redis_bench), "2"),)),
+    ]
+    _, outcomes = redis_bench.store.emit(grant, claims)
+    assert [outcome.kind for outcome in outcomes] == ["error", "sent"]
+    assert "WRONGTYPE" in outcomes[0].text
+    assert redis_bench.queue(queue_of(redis_bench)) == ["2"]
+
+
+def test_a_queue_with_an_expiry_gets_it_again_with_each_message(redis_bench):
+    grant, queue = redis_bench.lead(), queue_of(redis_bench)
+    push = Push(queue, "1", expires=50_000, also=(queue, queue + ":low"))
+    redis_bench.store.emit(grant, [Claim("e", redis_bench.ago(1), (push,))])
+    assert 40_000 < redis_bench.client.pttl(queue) <= 50_000
+
+
+def test_a_fanout_message_reaches_subscribers(redis_bench):
+    grant = redis_bench.lead()
+    pubsub = redis_bench.client.pubsub(ignore_subscribe_messages=True)
+    pubsub.subscribe("channel")
+    pubsub.get_message(timeout=1)
+    redis_bench.store.emit(grant, [Claim("e", redis_bench.ago(1), (Publish("channel", "hello"),))])
+    message = wait_until(lambda: pubsub.get_message(timeout=0.1), 5, "nothing came")
+    assert message["data"] == "hello"
+    pubsub.close()
+
+
+def test_state_that_cannot_be_read_is_named_entry_by_entry(redis_bench):
+    client, keys = redis_bench.client, redis_bench.keys
+    good = millis(redis_bench.ago(5))
+    client.hset(keys.marks, mapping={"good": good, "word": "yesterday", "far": 10**18})
+    client.hset(keys.entries, mapping={"good": f"{good} rule", "torn": "17"[:0]})
+    memory = redis_bench.store.remember()
+    assert set(memory.marks) == {"good"}
+    assert set(memory.entries) == {"good"}
+    assert set(memory.unreadable) == {"word", "far", "torn"}
+
+
+def test_no_answer_is_an_error_not_a_no(redis_bench):  # M2
+    redis_bench.client.set(redis_bench.keys.marks, "a string where a hash belongs")
+    with pytest.raises(StoreUnavailable, match="remember"):
+        redis_bench.store.remember()
+
+
+def test_every_script_says_what_it_takes_and_returns():  # M1
+    names = ["lease_bid", "lease_renew", "lease_release", "slots_emit", "slots_enroll", "outbox_confirm"]
+    for name in [*names, "node_report"]:
+        header = source(name).partition("\nlocal")[0]
+        assert "KEYS[1]" in header, name
+        assert "returns" in header, name
