@@ -17,7 +17,7 @@ from kombu.exceptions import OperationalError
 from celery_singlebeat.beat.elector import Elector
 from celery_singlebeat.beat.lines import Agenda, Line
 from celery_singlebeat.beat.publishing import Tray, collected
-from celery_singlebeat.beat.timetables import Live
+from celery_singlebeat.beat.timetables import twin
 from celery_singlebeat.errors import Deposed, StoreUnavailable
 from celery_singlebeat.events import Listener, SlotDispatched, SlotRefused, SlotSkipped
 from celery_singlebeat.moments import iso, whole
@@ -111,12 +111,12 @@ class Dispatcher:
         self._adopted = grant.epoch
 
     def turn(self, grant: Grant) -> None:
-        """Emit what is due, batch by batch, until nothing is or the term ends."""
+        """Emit what is due at this moment, batch by batch, or until the term ends."""
         if self._waiting and not self._emit(grant, self._waiting):
             return
+        now = self._elector.due_now()
         while True:
             self._elector.term()
-            now = self._elector.due_now()
             lines = self._agenda.take_due(now, BATCH_LINES)
             if not lines:
                 return
@@ -146,8 +146,7 @@ class Dispatcher:
             self._agenda.put(line, at=now + timedelta(seconds=30))
             return None
         if not due:
-            at = line.next if isinstance(line.timetable, Live) else None
-            self._agenda.put(line, at=at)
+            self._agenda.put(line)
             return None
         parcel = Parcel(line)
         missed = omitted
@@ -175,8 +174,7 @@ class Dispatcher:
 
     def _collect(self, line: Line, verdict: Dispatch, grant: Grant) -> tuple[Tray, str]:
         """Let Celery make the message of a slot, and keep it."""
-        entry = _twin(line.entry)
-        options = dict(entry.options or {})
+        options = dict(line.entry.options or {})
         call_id = str(options.get("task_id") or task_id(self._prefix, line.name, verdict.slot))
         options["task_id"] = call_id
         options["headers"] = {
@@ -186,9 +184,8 @@ class Dispatcher:
             "singlebeat_epoch": grant.epoch,
             "singlebeat_trigger": "schedule",
         }
-        entry.options = options
         with collected() as tray:
-            self._send(entry)
+            self._send(twin(line.entry, options=options))
         return tray, call_id
 
     # -- emit -----------------------------------------------------------------------------------
@@ -259,13 +256,6 @@ class Dispatcher:
 
     def _refused(self, claim: Claim, epoch: int, reason: str) -> None:
         self._tell(SlotRefused(entry=claim.entry, slot=claim.slot, epoch=epoch, reason=reason))
-
-
-def _twin(entry: Any) -> Any:
-    """A copy of an entry whose options may be changed; Celery's own way to copy one forgets its app."""
-    twin = object.__new__(type(entry))
-    twin.__dict__.update(vars(entry))
-    return twin
 
 
 def _passes(error: Exception) -> bool:

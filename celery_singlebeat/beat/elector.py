@@ -48,7 +48,7 @@ class Timing:
     @property
     def sit_out(self) -> float:
         """How long a node that gave up leadership lets the others have it."""
-        return max(2.0, self.ttl / 2)
+        return min(2.0, self.ttl)
 
 
 class Elector:
@@ -216,11 +216,10 @@ class Elector:
         self.nonce = secrets.token_hex(16)
         if sits_out:
             self._sits_out_until = later(self._clock.monotonic(), self._timing.sit_out)
-        if reason != "deposed":
-            try:
-                self._store.release(term.grant)
-            except StoreUnavailable:
-                pass  # it expires unused
+        try:
+            self._store.release(term.grant)  # frees that grant only, if the store has it at all
+        except StoreUnavailable:
+            pass  # it expires unused
         self._tell(self._loss(term, reason))
 
     def _loss(self, term: Term, reason: str) -> LeadershipLost:

@@ -116,11 +116,8 @@ class Leadership:
         ]
 
     def _dead_letters(self) -> int | None:
-        queue = self._wiring.settings.dead_letter_queue
-        if queue is None:
-            return 0
         try:
-            return self._wiring.letter_store(queue).number()
+            return sum(store.number() for store in self._wiring.letter_stores())
         except StoreUnavailable:
             return None
 

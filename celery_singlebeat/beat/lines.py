@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from celery_singlebeat.beat.timetables import Live, Timetable, timetable
+from celery_singlebeat.beat.timetables import Interval, Live, Timetable, Wall, timetable
 from celery_singlebeat.events import EntryParked, Listener
 from celery_singlebeat.policy.entries import EntryRules
 from celery_singlebeat.store.ports import Enrolment, Memory
 
-#: How many due slots of one entry are looked at one by one; older ones are counted only.
-MOST_DUE = 1000
+#: How many due slots of one entry get their verdict one by one, and how many older ones are counted.
+MOST_DUE, MOST_COUNTED = 1000, 20_000
 #: Seconds until a line whose timetable failed is asked again.
 ASK_AGAIN = 30.0
 
@@ -47,30 +48,36 @@ class Line:
         """Work out the next slot; whatever the user's schedule object raises goes through."""
         if self.anchor is None or self.last is None:
             raise LookupError(f"line {self.name!r} does not know where it stands")
-        self.next = self.timetable.after(self.last, anchor=self.anchor)
+        asked_for = self.next if isinstance(self.timetable, Live) else None
+        if asked_for is None or asked_for <= self.last:
+            self.next = self.timetable.after(self.last, anchor=self.anchor)
         return self.next
 
     def due(self, now: datetime) -> tuple[list[datetime], int]:
-        """The slots up to `now`, oldest first, at most `MOST_DUE`; and how many older ones there are."""
+        """The newest `MOST_DUE` slots up to `now`, oldest first; and how many older ones there are.
+
+        After a very long stop the older ones of a crontab are counted up to `MOST_COUNTED` only, so
+        that catching up takes no longer than a moment.
+        """
         if isinstance(self.timetable, Live):
             return self._live(self.timetable, now), 0
-        slots: list[datetime] = []
-        omitted = 0
-        slot = self.next
+        slots: deque[datetime] = deque(maxlen=MOST_DUE)
+        seen = 0
+        slot, anchor = self.next, self.anchor or now
+        if isinstance(self.timetable, Interval) and slot is not None:
+            slot, seen = self.timetable.leap(slot, now, keep=MOST_DUE, anchor=anchor)
         while slot is not None and slot <= now:
             slots.append(slot)
-            if len(slots) > MOST_DUE:
-                del slots[: MOST_DUE // 2]
-                omitted += MOST_DUE // 2
-            slot = self.timetable.after(slot, anchor=self.anchor or slot)
-        return slots, omitted
+            seen += 1
+            if seen == MOST_COUNTED and isinstance(self.timetable, Wall):
+                slot = max(slot, now - (slots[-1] - slots[0]))
+            slot = self.timetable.after(slot, anchor=anchor)
+        return list(slots), seen - len(slots)
 
     def _live(self, live: Live, now: datetime) -> list[datetime]:
         due, wait = live.is_due(self.last or now)
-        if due:
-            return [now]
         self.next = now + timedelta(seconds=min(max(wait, 0.02), ASK_AGAIN))
-        return []
+        return [now] if due else []
 
 
 def make_line(name: str, entry: Any, rules: EntryRules) -> Line:

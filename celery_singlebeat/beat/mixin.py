@@ -15,6 +15,7 @@ Facts of Celery that shape this class:
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
 from collections.abc import Iterator, Mapping
@@ -218,22 +219,26 @@ class SingleBeatMixin(_Base):
     @override
     def close(self) -> None:
         self._closed = True
-        if self._running:
-            self._heartbeat.tell_to_stop()
-            self._elector.close(self._farewell)
-        if self._in_tick:
-            return  # in a signal handler that interrupted the tick; Celery calls again
-        if self._running:
-            self._running = False
-            self._publisher.stop()
-            self._heartbeat.stop()
-            try:
-                self._farewell.leave(self._wiring.settings.node)
-                self._farewell.close()
-                self._store.close()
-            except StoreUnavailable:
-                pass  # it will see that we are gone
-        super().close()
+        with _signals_wait():
+            if self._running:
+                self._heartbeat.tell_to_stop()
+                self._elector.close(self._farewell)
+            if self._in_tick:
+                return  # in a signal handler that interrupted the tick; Celery calls again
+            if self._running:
+                self._running = False
+                self._hang_up()
+            super().close()
+
+    def _hang_up(self) -> None:
+        self._publisher.stop()
+        self._heartbeat.stop()
+        try:
+            self._farewell.leave(self._wiring.settings.node)
+            self._farewell.close()
+            self._store.close()
+        except StoreUnavailable:
+            pass  # it will see that we are gone
 
     @property
     @override
@@ -343,6 +348,28 @@ class SingleBeatMixin(_Base):
             birth=birth(os.getpid()),
             up=wiring.clock.monotonic() - self._began,
         )
+
+
+@contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Let a second SIGTERM or SIGINT wait until the bounded farewell is over: Celery's handler raises
+    wherever it finds the process, and half a farewell helps nobody.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {
+        number: signal.signal(number, lambda signum, _frame: came.append(signum))
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        if came:
+            signal.raise_signal(came[0])
 
 
 @contextmanager

@@ -54,6 +54,14 @@ class Interval:
         # a period of odd microseconds, rounded down, may name the same millisecond again
         return slot if slot > moment else whole(anchor + (turns + 1) * self._period)
 
+    def leap(self, slot: datetime, now: datetime, *, keep: int, anchor: datetime) -> tuple[datetime, int]:
+        """The slot `keep` periods before `now`, and how many slots from `slot` on it leaps over."""
+        turns = max(0, (now - slot) // self._period - keep)
+        if not turns:
+            return slot, 0
+        found = self.after(slot + (turns - 1) * self._period, anchor=anchor)
+        return found or slot, turns
+
     def rule(self) -> str:
         return f"every {self._period // timedelta(microseconds=1)} us"
 
@@ -66,7 +74,7 @@ class Wall:
     def __init__(self, cron: Any, zone: tzinfo) -> None:
         self._zone = zone
         self._cron = cron
-        self._frame = _frozen(cron, tz=timezone.utc)
+        self._frame = twin(cron, tz=timezone.utc)
         self._every_hour = set(cron.hour) >= _HOURS
 
     def after(self, moment: datetime, *, anchor: datetime) -> datetime | None:  # noqa: ARG002 - the protocol
@@ -143,7 +151,7 @@ class Estimated:
         self._rule = rule
 
     def after(self, moment: datetime, *, anchor: datetime) -> datetime | None:  # noqa: ARG002 - the protocol
-        frozen = _frozen(self._asked, nowfun=lambda: moment)
+        frozen = twin(self._asked, nowfun=lambda: moment)
         slot = whole(moment + frozen.remaining_estimate(moment))
         return slot if slot > moment else slot + timedelta(milliseconds=1)
 
@@ -197,9 +205,12 @@ def _has_own_will(kind: type) -> bool:
     return True
 
 
-def _frozen(asked: BaseSchedule, **attributes: Any) -> Any:
-    """The schedule with other attributes, without running anybody's constructor."""
-    twin = object.__new__(type(asked))
-    twin.__dict__.update(vars(asked))
-    twin.__dict__.update(attributes)
-    return twin
+def twin(original: Any, **attributes: Any) -> Any:
+    """A copy with other attributes, without running anybody's constructor.
+
+    Celery's own way to copy schedules and entries is to pickle them, which forgets their app and
+    whatever a subclass has added.
+    """
+    copy = object.__new__(type(original))
+    copy.__dict__.update(vars(original), **attributes)
+    return copy

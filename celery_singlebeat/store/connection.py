@@ -113,16 +113,21 @@ def address_from(url: str, options: Mapping[str, Any], *, setting: str) -> Addre
         ) from None
     if address is None:
         raise SettingsError(f"{setting} names several servers: give one, or sentinels of one master")
-    if address.sentinels and not address.master:
-        raise SettingsError(
-            f"{setting} names sentinels: say which master, as in "
-            "singlebeat_redis_options={'master_name': 'mymaster'}"
-        )
+    demand_master(address, setting, "singlebeat_redis_options")
     extra = {name: value for name, value in options.items() if name not in _OWN_OPTIONS}
     return Address(
         **{name: getattr(address, name) for name in Address.__dataclass_fields__ if name != "options"},
         options={**address.options, **extra, **{n: options[n] for n in _OWN_OPTIONS & options.keys()}},
     )
+
+
+def demand_master(address: Address, setting: str, options: str) -> Address:
+    """The address itself, unless it names sentinels without their master; raises `SettingsError`."""
+    if address.sentinels and not address.master:
+        raise SettingsError(
+            f"{setting} names sentinels: say which master, as in {options}={{'master_name': 'mymaster'}}"
+        )
+    return address
 
 
 def connect(address: Address, *, timeout: float, decode: bool = True, name: str = "") -> redis.Redis:

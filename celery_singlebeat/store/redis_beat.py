@@ -148,9 +148,8 @@ class RedisBeatStore:
             "faulty": dict(report.faulty),
             "birth": report.birth,
             "up": round(report.up, 3),
+            "overdue": report.overdue,
         }
-        if report.overdue:  # the script's JSON cannot tell an empty list from an empty object
-            about["overdue"] = report.overdue
         now = self._scripts.run(
             "node_report", [self._keys.nodes], [report.node, json.dumps(about), _ms(keep)]
         )
@@ -291,7 +290,7 @@ def _report(node: str, text: str) -> NodeReport:
             tick_age=float(about["tick_age"]),
             entries=int(about.get("entries", 0)),
             faulty=faulty if isinstance(faulty, dict) else {},
-            overdue=tuple(map(str, about.get("overdue") or ())),
+            overdue=tuple(map(str, about.get("overdue", ()))),  # the script writes an empty list as {}
             birth=str(about.get("birth", "")),
             up=float(about.get("up", 0.0)),
             seen=from_millis(int(about["seen"])),
