@@ -25,7 +25,9 @@ class SystemClock:
     """The machine's clocks."""
 
     def now(self) -> datetime:
+        """Wall time: aware, UTC."""
         return datetime.now(timezone.utc)
 
     def monotonic(self) -> Monotonic:
+        """Seconds that never step."""
         return Monotonic(time.monotonic())

@@ -96,6 +96,8 @@ class PublishFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockAcquired:
+    """A call holds its lock."""
+
     task: str
     task_id: str
     key: str
@@ -115,6 +117,8 @@ class LockConflicted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockWasLost:
+    """A lock cannot be relied on any more, and its call still runs."""
+
     task: str
     task_id: str
     key: str
@@ -134,6 +138,8 @@ class RetryScheduled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskBuried:
+    """A call failed for good; its dead letter is in `queue`. `reason` as in the letter."""
+
     task: str
     task_id: str
     reason: str
@@ -142,6 +148,8 @@ class TaskBuried:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReplayed:
+    """A dead letter is in its original queue again, for the `replays`th time."""
+
     task: str
     task_id: str
     queue: str

@@ -25,7 +25,7 @@ def write(event: events.Event) -> None:
     level = logging.INFO
     if isinstance(event, _ERROR):
         level = logging.ERROR
-    elif isinstance(event, _WARNING) or isinstance(event, events.LeadershipLost):
+    elif isinstance(event, (*_WARNING, events.LeadershipLost)):
         level = logging.WARNING
     elif isinstance(event, _QUIET):
         level = logging.DEBUG
@@ -48,36 +48,30 @@ def shown(event: events.Event) -> dict[str, object]:
 
 def line(event: events.Event) -> str:
     """One line for people."""
-    match event:
-        case events.LeadershipAcquired(node=node, epoch=epoch, reason=reason):
-            return f"leading as {node}, epoch {epoch} ({reason})"
-        case events.LeadershipLost(node=node, epoch=epoch, reason=reason):
-            return f"not leading any more: {node}, epoch {epoch} ({reason}); standing by"
-        case events.SlotDispatched(entry=entry, slot=slot, lateness=lateness):
-            return f"entry {entry!r}: slot {iso(slot)} dispatched, {lateness * 1000:.0f} ms late"
-        case events.SlotSkipped(entry=entry, slot=slot, reason=reason):
-            return f"entry {entry!r}: slot {iso(slot)} does not run ({reason})"
-        case events.SlotRefused(entry=entry, slot=slot, reason=reason):
-            return f"entry {entry!r}: slot {iso(slot)} refused ({reason})"
-        case events.EntryParked(entry=entry, problem=problem):
-            return f"entry {entry!r} is parked: {problem}"
-        case events.StoreLost(problem=problem, seconds=seconds):
-            since = f" for {seconds:.0f} s" if seconds >= 1 else ""
-            return f"the store does not answer{since}, nothing is dispatched: {problem}"
-        case events.StoreFound(seconds=seconds):
-            return f"the store answers again, after {seconds:.1f} s"
-        case events.PublishFailed(waiting=waiting, problem=problem):
-            return f"{waiting} messages wait in the outbox, the broker does not take them: {problem}"
-        case events.LockAcquired(task=task, task_id=task_id, key=key, fence=fence):
-            return f"{task}[{task_id}] holds lock {key} (fence {fence})"
-        case events.LockConflicted(task=task, task_id=task_id, key=key, holder=holder, policy=policy):
-            who = ", ".join(f"{field} {value}" for field, value in holder.items())
-            return f"{task}[{task_id}] does not run ({policy}): lock {key} is held by {who or 'another call'}"
-        case events.LockWasLost(task=task, task_id=task_id, key=key, fence=fence):
-            return f"{task}[{task_id}] lost lock {key} (fence {fence}) while it ran"
-        case events.RetryScheduled(task=task, task_id=task_id, attempt=attempt, wait=wait, exception=problem):
-            return f"{task}[{task_id}] attempt {attempt} failed ({problem}), next in {wait:.2f} s"
-        case events.TaskBuried(task=task, task_id=task_id, reason=reason, queue=queue):
-            return f"{task}[{task_id}] failed for good ({reason}), dead letter in queue {queue}"
-        case events.TaskReplayed(task=task, task_id=task_id, queue=queue, replays=replays):
-            return f"{task}[{task_id}] replayed to queue {queue} (replay {replays})"
+    values = {item.name: getattr(event, item.name) for item in fields(event)}
+    if isinstance(event, events.SlotDispatched | events.SlotSkipped | events.SlotRefused):
+        values["slot"] = iso(event.slot)
+    if isinstance(event, events.LockConflicted):
+        values["holder"] = (
+            ", ".join(f"{key} {value}" for key, value in event.holder.items()) or "another call"
+        )
+    return _LINES[type(event)].format_map(values)
+
+
+_LINES: dict[type[events.Event], str] = {
+    events.LeadershipAcquired: "leading as {node}, epoch {epoch} ({reason})",
+    events.LeadershipLost: "not leading any more: {node}, epoch {epoch} ({reason}); standing by",
+    events.SlotDispatched: "entry {entry!r}: slot {slot} dispatched, {lateness:.3f} s late",
+    events.SlotSkipped: "entry {entry!r}: slot {slot} does not run ({reason})",
+    events.SlotRefused: "entry {entry!r}: slot {slot} refused ({reason})",
+    events.EntryParked: "entry {entry!r} is parked: {problem}",
+    events.StoreLost: "the store does not answer for {seconds:.0f} s, nothing is dispatched: {problem}",
+    events.StoreFound: "the store answers again, after {seconds:.1f} s",
+    events.PublishFailed: "{waiting} messages wait in the outbox, the broker does not take them: {problem}",
+    events.LockAcquired: "{task}[{task_id}] holds lock {key} (fence {fence})",
+    events.LockConflicted: "{task}[{task_id}] does not run ({policy}): lock {key} is held by {holder}",
+    events.LockWasLost: "{task}[{task_id}] lost lock {key} (fence {fence}) while it ran",
+    events.RetryScheduled: "{task}[{task_id}] attempt {attempt} failed ({exception}), next in {wait:.2f} s",
+    events.TaskBuried: "{task}[{task_id}] failed for good ({reason}), dead letter in queue {queue}",
+    events.TaskReplayed: "{task}[{task_id}] replayed to queue {queue} (replay {replays})",
+}

@@ -10,6 +10,7 @@ X3  A misspelt name, an impossible value and an impossible combination stop the 
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import secrets
 import socket
@@ -149,7 +150,7 @@ _NOT_YET = {
 #: Names of the settings that later versions read; giving them now is an error, not a typing mistake.
 _LATER = ("http", "lock_urls", "postgres_dsn")
 
-_NUMBERS: dict[str, type[int] | type[float]] = {
+_NUMBERS: dict[str, type[int | float]] = {
     "lease_ttl": float,
     "renew_every": float,
     "takeover_grace": float,
@@ -207,8 +208,8 @@ def _convert(name: str, value: Any) -> Any:
     try:
         number = float(value)
     except (TypeError, ValueError):
-        number = float("nan")
-    if isinstance(value, bool) or number != number or number in (float("inf"), float("-inf")):
+        number = math.nan
+    if isinstance(value, bool) or not math.isfinite(number):
         raise SettingsError(f"{PREFIX}{name}={value!r}: give a number")
     if kind is int and number != int(number):
         raise SettingsError(f"{PREFIX}{name}={value!r}: give a whole number")

@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 import redis
 from celery import Celery
 
-from celery_singlebeat import events, logs, signals
+from celery_singlebeat import events, json_logs, logs, signals
 from celery_singlebeat.clock import Clock, SystemClock
 from celery_singlebeat.errors import SettingsError
 from celery_singlebeat.settings import Settings
 from celery_singlebeat.store.broker_letters import BrokerLetterStore
-from celery_singlebeat.store.connection import Address, address_from, address_of, connect
+from celery_singlebeat.store.connection import Address, address_from, address_of, connect, demand_master
 from celery_singlebeat.store.keys import Keys
 from celery_singlebeat.store.letter_ports import LetterStore
 from celery_singlebeat.store.lock_ports import LockStore
@@ -64,12 +64,14 @@ class Wiring:
             broker_url=self.broker_url,
         )
         self.keys = Keys(self.settings.prefix)
+        json_logs.use(self.settings.log_format, app)
         self._letters: dict[str, LetterStore] = {}
 
     # -- where ----------------------------------------------------------------------------------
 
     @property
     def in_memory(self) -> bool:
+        """Whether the store is this process's memory."""
         return self.settings.redis_url.startswith("memory://")
 
     @cached_property
@@ -89,7 +91,7 @@ class Wiring:
     def address(self) -> Address:
         """Where the store is; raises `SettingsError`. Not for memory:// stores."""
         if self.store_setting == "broker_url" and self.broker is not None and not self.settings.redis_options:
-            return self.broker
+            return demand_master(self.broker, "broker_url", "broker_transport_options")
         options = dict(self.settings.redis_options)
         return address_from(self.settings.redis_url, options, setting=self.store_setting)
 
@@ -129,6 +131,7 @@ class Wiring:
         return connect(self.address, timeout=timeout, decode=decode, name="singlebeat")
 
     def beat_store(self) -> BeatStore:
+        """A new store for a beat, over connections of its own."""
         if self.in_memory:
             return self.shared(MemoryBeatStore, lambda: MemoryBeatStore(self.clock))
         return RedisBeatStore(lambda hasty: self.redis(hasty=hasty), self.keys)
@@ -149,6 +152,12 @@ class Wiring:
         if found is None:
             found = self._letters[queue] = self._letter_store(queue)
         return found
+
+    def letter_stores(self) -> list[LetterStore]:
+        """One store for each queue that a task of this app buries in."""
+        queues = {self.settings.dead_letter_queue}
+        queues |= {getattr(task, "dead_letter_queue", None) for task in self.app.tasks.values()}
+        return [self.letter_store(queue) for queue in sorted(q for q in queues if isinstance(q, str))]
 
     def _letter_store(self, queue: str) -> LetterStore:
         options = self.app.conf.broker_transport_options or {}

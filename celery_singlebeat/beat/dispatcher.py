@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from kombu.exceptions import OperationalError
 
@@ -36,12 +36,6 @@ EARLY, TRY_AGAIN = 0.01, 1.0
 MOST_TOLD = 20
 
 
-class Sender(Protocol):
-    """What Celery's scheduler does with an entry that is due."""
-
-    def __call__(self, entry: Any) -> None: ...
-
-
 @dataclass(slots=True)
 class Parcel:
     """What one line has to be claimed now, in order, and the slot it stands at afterwards."""
@@ -61,7 +55,7 @@ class Dispatcher:
         store: SlotStore,
         elector: Elector,
         *,
-        send: Sender,
+        send: Callable[[Any], None],
         prefix: str,
         tell: Listener,
         kept: Callable[[Sequence[tuple[str, str]]], None],

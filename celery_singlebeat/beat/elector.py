@@ -115,6 +115,7 @@ class Elector:
 
     @property
     def has_heard_the_store(self) -> bool:
+        """Whether the store answered the last question that was asked."""
         return self._offset is not None and self._silent_since is None
 
     # -- for the heartbeat ----------------------------------------------------------------------
@@ -148,7 +149,8 @@ class Elector:
 
     def close(self, store: LeaseStore | None = None) -> None:
         """Give the lease back for good. Idempotent; through `store` if given, so that a signal handler
-        needs no connection that it may have interrupted."""
+        needs no connection that it may have interrupted.
+        """
         self._closed = True
         term = self._term
         if term is not None:
@@ -193,7 +195,7 @@ class Elector:
         if answer.marks:
             self.marks_seen.append(answer.marks)
         self._suspect = answer.token if answer.absent else ""
-        return CONFIRM if answer.absent else POLL * random.uniform(0.8, 1.2)  # noqa: S311 - spreads load
+        return CONFIRM if answer.absent else POLL * random.uniform(0.8, 1.2)
 
     def _renew(self, term: Term, listens: bool) -> float:
         asked_at = self._clock.monotonic()

@@ -96,6 +96,7 @@ class Agenda:
         self._lines: dict[str, Line] = {}
         self._heap: list[tuple[datetime, int, Line]] = []
         self._turn = 0
+        self._put_off: dict[str, Line] = {}  # lines that wait although their slot is due
         #: Entries that cannot work, and why.
         self.parked: dict[str, str] = {}
 
@@ -110,6 +111,7 @@ class Agenda:
         before = self._lines
         self._lines = {}
         self._heap = []
+        self._put_off = {}
         for name in [name for name in self.parked if name not in parked]:
             del self.parked[name]
         for name, problem in parked.items():
@@ -130,8 +132,10 @@ class Agenda:
 
     def settle(self, memory: Memory) -> list[Line]:
         """Let every line stand where the store remembers it; returns those it does not know, or knows
-        under another rule."""
+        under another rule.
+        """
         self._heap = []
+        self._put_off = {}
         unknown = []
         for line in self._lines.values():
             enrolment = memory.entries.get(line.name)
@@ -162,6 +166,10 @@ class Agenda:
                 if line.name in self.parked:
                     del self.parked[line.name]
         if line.rules.enabled:
+            if line.next is not None and line.next < at:
+                self._put_off[line.name] = line
+            else:
+                self._put_off.pop(line.name, None)
             self._turn += 1
             line.ticket = self._turn
             heapq.heappush(self._heap, (at, self._turn, line))
@@ -185,17 +193,22 @@ class Agenda:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
-    def overdue(self, moment: datetime) -> tuple[str, ...]:
-        """Entries whose next slot was due before `moment` and waits. Any thread may ask."""
+    def overdue(self, moment: datetime, most: int) -> tuple[str, ...]:
+        """Entries whose next slot was due before `moment` and waits, at most so many.
+
+        Any thread may ask: it reads copies. What waits is either at the top of the heap, or was put off.
+        """
+        first = heapq.nsmallest(most, list(self._heap)[: 4 * most])
+        waiting = {line.name: line for _, ticket, line in first if ticket == line.ticket}
+        waiting.update(dict(self._put_off))
         return tuple(
-            line.name
-            for line in list(self._lines.values())
+            name
+            for name, line in waiting.items()
             if line.next is not None
             and line.next < moment
             and line.timetable.is_predictable
-            and line.rules.enabled
-            and line.name not in self.parked
-        )
+            and name not in self.parked
+        )[:most]
 
     def digest(self) -> str:
         """A hash of the whole schedule: nodes that have the same one may judge each other."""

@@ -3,7 +3,7 @@
 Facts of Celery that shape this class:
 
 * beat builds the scheduler twice, first with `lazy=True` for the banner, so the constructor connects to
-  nothing; the heartbeat starts with the first tick, in the process that ticks.
+  nothing; the machine is made at the first tick, in the process that ticks.
 * SIGTERM runs `close` in a signal handler that may interrupt a tick anywhere, and then again. So the
   first `close` gives the lease back over a connection of its own, and the rest waits for the second.
 * `tick` returns seconds to sleep, and nothing but a signal interrupts that sleep. So it is short: that
@@ -14,43 +14,26 @@ Facts of Celery that shape this class:
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from datetime import timedelta
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from celery import _state
 from kombu import Connection
 from typing_extensions import override
 
-from celery_singlebeat.beat.dispatcher import Dispatcher
-from celery_singlebeat.beat.elector import Elector, Timing
-from celery_singlebeat.beat.heartbeat import Heartbeat, Pulse
-from celery_singlebeat.beat.lines import Agenda, make_line
-from celery_singlebeat.beat.publisher import Publisher
+from celery_singlebeat.beat.lines import make_line
+from celery_singlebeat.beat.machine import STANDBY_NAP, Machine
 from celery_singlebeat.beat.publishing import CollectingProducer, collecting_connection, current_tray
-from celery_singlebeat.beat.watch import Watch
-from celery_singlebeat.errors import Deposed, EntryError, NotLeader, StoreUnavailable
-from celery_singlebeat.health import birth
+from celery_singlebeat.beat.surroundings import signals_wait
+from celery_singlebeat.errors import EntryError
 from celery_singlebeat.policy.entries import EntryRules, check_schedule, read_rules, split
 from celery_singlebeat.policy.slots import Misfire, MissedRules
-from celery_singlebeat.store.ports import Candidate, NodeReport
 from celery_singlebeat.wiring import wire
 
 if TYPE_CHECKING:
     from celery.beat import Scheduler as _Base
 else:
     _Base = object
-
-#: Longest sleeps between two ticks, in seconds, for a standby and for a leader.
-STANDBY_NAP, LEADER_NAP = 0.025, 0.1
-#: How many overdue entries a report names: it is sent every second, and one is enough to act upon.
-MOST_OVERDUE = 100
 
 
 class SingleBeatMixin(_Base):
@@ -74,10 +57,10 @@ class SingleBeatMixin(_Base):
         )
         self._rules: dict[str, EntryRules] = {}
         self._faults: dict[str, str] = {}
+        self._machine: Machine | None = None
         self._changed = True
         self._in_tick = False
         self._closed = False
-        self._running = False
         super().__init__(app, *args, **kwargs)
 
     # -- the schedule ---------------------------------------------------------------------------
@@ -105,8 +88,6 @@ class SingleBeatMixin(_Base):
                 continue
             try:
                 theirs, ours = split(name, entry)
-                if not theirs.get("task"):
-                    raise EntryError(name, "it has no 'task'; give the name of a task")
                 check_schedule(name, theirs.get("schedule"))
                 rules = read_rules(name, ours, self._defaults)
                 self.Entry(**dict(theirs, name=name, app=self.app))
@@ -120,7 +101,7 @@ class SingleBeatMixin(_Base):
                 sound[name] = theirs
         return sound
 
-    def _fill(self) -> None:
+    def _fill(self, machine: Machine) -> None:
         self._changed = False
         lines, parked = [], dict(self._faults)
         for name, entry in self.schedule.items():
@@ -129,10 +110,7 @@ class SingleBeatMixin(_Base):
                 lines.append(make_line(name, entry, rules))
             except Exception as error:
                 parked[name] = f"its schedule raises {type(error).__name__}: {error}"
-        self._agenda.fill(lines, parked)
-        self._elector.describe(self._agenda.digest())
-        self._watch.start_over()
-        self._dispatcher.forget()
+        machine.fill(lines, parked)
 
     # -- the loop -------------------------------------------------------------------------------
 
@@ -143,52 +121,14 @@ class SingleBeatMixin(_Base):
             return STANDBY_NAP
         self._in_tick = True
         try:
-            self._pulse.beat()
-            self._heartbeat.start()
+            machine = self._machine
+            if machine is None:
+                machine = self._machine = Machine(self._wiring, send=self._send, atomic=self._atomic)
             if self._changed:
-                self._fill()
-            nap = self._lead() if self._may_lead() else self._stand_by()
-            self._pulse.beat(away=nap)
-            return nap
+                self._fill(machine)
+            return machine.turn(self.max_interval or STANDBY_NAP)
         finally:
             self._in_tick = False
-
-    def _may_lead(self) -> bool:
-        try:
-            self._elector.term()
-        except NotLeader:
-            return False
-        return True
-
-    def _lead(self) -> float:
-        try:
-            grant = self._elector.term().grant
-            with _nobody_waits_for_results():
-                self._dispatcher.adopt(grant)
-                self._dispatcher.turn(grant)
-        except Deposed as error:
-            self._elector.stand_down(error.epoch, "deposed")
-            return 0.01
-        except NotLeader:
-            return 0.01
-        except StoreUnavailable:
-            return STANDBY_NAP
-        if self._dispatcher.has_waiting:
-            return STANDBY_NAP
-        next_at = self._agenda.next_at()
-        longest = min(LEADER_NAP, self.max_interval or LEADER_NAP)
-        if next_at is None:
-            return longest
-        return min(longest, max(0.001, (next_at - self._elector.due_now()).total_seconds()))
-
-    def _stand_by(self) -> float:
-        if self._dispatcher.is_adopted:
-            self._dispatcher.forget()
-            self._watch.start_over()
-        self._watch.turn()
-        return STANDBY_NAP
-
-    # -- one message ----------------------------------------------------------------------------
 
     def _send(self, entry: Any) -> None:
         self.apply_entry(entry, producer=self.producer)
@@ -199,17 +139,18 @@ class SingleBeatMixin(_Base):
         try:
             return super().apply_async(entry, producer=producer, advance=advance, **kwargs)
         except Exception as error:
-            if tray is not None:
-                cause = error.__context__ if isinstance(error.__context__, Exception) else error
-                tray.error = cause
+            if tray is not None:  # Celery logs the error and goes on; the slot needs to know of it
+                tray.error = error.__context__ if isinstance(error.__context__, Exception) else error
             raise
 
     @cached_property
     def connection(self) -> Connection:
+        """Celery's own property: the broker connection of the producer."""
         return collecting_connection(self.app) if self._atomic else self.app.connection_for_write()
 
     @cached_property
     def producer(self) -> Any:
+        """Celery's own property: what `apply_entry` publishes with."""
         if self._atomic:
             return self.app.amqp.Producer(self.connection, auto_declare=False)
         return CollectingProducer(self.connection, auto_declare=False)
@@ -219,26 +160,15 @@ class SingleBeatMixin(_Base):
     @override
     def close(self) -> None:
         self._closed = True
-        with _signals_wait():
-            if self._running:
-                self._heartbeat.tell_to_stop()
-                self._elector.close(self._farewell)
+        with signals_wait():
+            if self._machine is not None:
+                self._machine.give_back()
             if self._in_tick:
                 return  # in a signal handler that interrupted the tick; Celery calls again
-            if self._running:
-                self._running = False
-                self._hang_up()
+            machine, self._machine = self._machine, None
+            if machine is not None:
+                machine.stop()
             super().close()
-
-    def _hang_up(self) -> None:
-        self._publisher.stop()
-        self._heartbeat.stop()
-        try:
-            self._farewell.leave(self._wiring.settings.node)
-            self._farewell.close()
-            self._store.close()
-        except StoreUnavailable:
-            pass  # it will see that we are gone
 
     @property
     @override
@@ -252,141 +182,3 @@ class SingleBeatMixin(_Base):
                 f"    . lease -> {settings.lease_ttl:g} s, prefix {settings.prefix}",
             )
         )
-
-    # -- the parts, made at the first tick ------------------------------------------------------
-
-    @cached_property
-    def _store(self) -> Any:
-        self._running = True
-        return self._wiring.beat_store()
-
-    @cached_property
-    def _farewell(self) -> Any:
-        return self._store.farewell()
-
-    @cached_property
-    def _elector(self) -> Elector:
-        settings = self._wiring.settings
-        candidate = Candidate(node=settings.node, host=socket.gethostname(), pid=os.getpid())
-        timing = Timing(
-            ttl=settings.lease_ttl, renew_every=settings.renew_every, grace=settings.takeover_grace
-        )
-        return Elector(
-            self._store,
-            candidate,
-            timing,
-            clock=self._wiring.clock,
-            tell=self._wiring.tell,
-            place=self._wiring.place,
-        )
-
-    @cached_property
-    def _pulse(self) -> Pulse:
-        return Pulse(self._wiring.clock, patience=self._wiring.settings.lease_ttl)
-
-    @cached_property
-    def _agenda(self) -> Agenda:
-        return Agenda(self._wiring.tell, self._elector.due_now)
-
-    @cached_property
-    def _heartbeat(self) -> Heartbeat:
-        _ = self._farewell  # made now, so that a signal handler makes nothing
-        self._began = self._wiring.clock.monotonic()
-        return Heartbeat(
-            self._elector, self._store.ears, self._store, self._pulse, self._report, clock=self._wiring.clock
-        )
-
-    @cached_property
-    def _watch(self) -> Watch:
-        grace = self._wiring.settings.takeover_grace
-        return Watch(self._agenda, self._store, self._elector, grace=grace, clock=self._wiring.clock)
-
-    @cached_property
-    def _publisher(self) -> Publisher:
-        ttl = self._wiring.settings.lease_ttl
-        return Publisher(
-            self.app,
-            self._store,
-            self._elector.term,
-            clock=self._wiring.clock,
-            tell=self._wiring.tell,
-            give_up=lambda epoch: self._elector.stand_down(epoch, "publishing"),
-            patience=2 * ttl,
-        )
-
-    @cached_property
-    def _dispatcher(self) -> Dispatcher:
-        return Dispatcher(
-            self._agenda,
-            self._store,
-            self._elector,
-            send=self._send,
-            prefix=self._wiring.settings.prefix,
-            tell=self._wiring.tell,
-            kept=self._publisher.send,
-            drain=(lambda: None) if self._atomic else self._publisher.drain,
-            pulse=self._pulse.beat,
-        )
-
-    def _report(self) -> NodeReport:
-        leads = self._may_lead()
-        elector, wiring = self._elector, self._wiring
-        moment = elector.due_now() - timedelta(seconds=wiring.settings.takeover_grace + 1)
-        if leads:
-            overdue = self._agenda.overdue(moment)
-        else:
-            overdue = tuple(name for name, slot in elector.overdue.items() if slot < moment)
-        return NodeReport(
-            node=self._wiring.settings.node,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            role="leader" if leads else "standby",
-            tick_age=self._pulse.age(),
-            entries=len(self._agenda),
-            faulty=dict(self._agenda.parked),
-            overdue=overdue[:MOST_OVERDUE],
-            birth=birth(os.getpid()),
-            up=wiring.clock.monotonic() - self._began,
-        )
-
-
-@contextmanager
-def _signals_wait() -> Iterator[None]:
-    """Let a second SIGTERM or SIGINT wait until the bounded farewell is over: Celery's handler raises
-    wherever it finds the process, and half a farewell helps nobody.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came: list[int] = []
-    before = {
-        number: signal.signal(number, lambda signum, _frame: came.append(signum))
-        for number in (signal.SIGTERM, signal.SIGINT)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
-        if came:
-            signal.raise_signal(came[0])
-
-
-@contextmanager
-def _nobody_waits_for_results() -> Iterator[None]:
-    """Keep result backends from subscribing to the result of each message: nobody here asks for it, and
-    the subscriptions would pile up.
-
-    Celery's switch for that is one for the whole process, so it is left alone where other threads may
-    be waiting for results: beat embedded in a worker's thread.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    state: Any = _state
-    before = state.task_join_will_block()
-    state._set_task_join_will_block(True)  # noqa: SLF001 - as celery.app.trace does
-    try:
-        yield
-    finally:
-        state._set_task_join_will_block(before)  # noqa: SLF001

@@ -108,7 +108,7 @@ class CollectingProducer(Producer):
         tray.packed.append(pack(*prepared[:11]))
 
 
-def pack(
+def pack(  # noqa: PLR0917 - the order is that of kombu's `_publish`
     body: str | bytes,
     priority: int,
     content_type: str,
@@ -116,8 +116,8 @@ def pack(
     headers: dict[str, Any],
     properties: dict[str, Any],
     routing_key: str,
-    mandatory: bool,  # noqa: FBT001 - kombu's own order of arguments
-    immediate: bool,  # noqa: FBT001, ARG001
+    mandatory: bool,
+    immediate: bool,  # noqa: ARG001
     exchange: str,
     declare: list[Any],
 ) -> str:

@@ -34,6 +34,7 @@ class Offset:
         return self.low + timedelta(seconds=(moment - self.taken_at) * (1 - DRIFT))
 
     def latest(self, moment: Monotonic) -> datetime:
+        """The latest that the store's clock can show at `moment`."""
         return self.high + timedelta(seconds=(moment - self.taken_at) * (1 + DRIFT))
 
 

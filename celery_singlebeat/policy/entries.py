@@ -24,6 +24,8 @@ CELERY_KEYS = frozenset(
 OWN_KEYS = frozenset(
     {"misfire", "misfire_grace", "catch_up_limit", "overlap", "jitter", "enabled", "timezone"}
 )
+#: Slots are whole milliseconds, so no interval is shorter. Seconds.
+SHORTEST = 0.001
 #: Options of apply_async that people put one level too high.
 _OPTION_KEYS = frozenset(
     {"queue", "expires", "priority", "headers", "exchange", "routing_key", "time_limit", "eta"}
@@ -53,6 +55,8 @@ def split(name: str, fields: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
             hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(sorted(known))}"
             problem = f"unknown key {key!r} (value {fields[key]!r}); {hint}"
         raise EntryError(name, problem)
+    if not fields.get("task"):
+        raise EntryError(name, "it has no 'task'; give the name of a task")
     theirs = {key: value for key, value in fields.items() if key in CELERY_KEYS}
     ours = {key: value for key, value in fields.items() if key in OWN_KEYS}
     return theirs, ours
@@ -62,7 +66,7 @@ def check_schedule(name: str, schedule: object) -> None:
     """Raise `EntryError` unless this can be a schedule: seconds, a timedelta or a schedule object."""
     if schedule is None:
         raise EntryError(name, "it has no 'schedule'; give seconds, a timedelta or crontab(...)")
-    if isinstance(schedule, bool) or isinstance(schedule, str):
+    if isinstance(schedule, (bool, str)):
         raise EntryError(
             name,
             f"schedule={schedule!r} is a {type(schedule).__name__}; "
@@ -72,7 +76,7 @@ def check_schedule(name: str, schedule: object) -> None:
     if isinstance(seconds, (int, float)):
         if not seconds > 0:
             raise EntryError(name, f"schedule={schedule!r} is not above 0 seconds")
-        if seconds < 0.001:
+        if seconds < SHORTEST:
             raise EntryError(name, f"schedule={schedule!r} is below the resolution of 1 ms")
     elif not hasattr(schedule, "is_due"):
         raise EntryError(

@@ -29,6 +29,7 @@ class Grant:
 
     @property
     def token(self) -> str:
+        """What the lease holds while this grant is its own."""
         return f"{self.epoch}:{self.nonce}"
 
 
@@ -41,9 +42,11 @@ class Term:
 
     @property
     def epoch(self) -> int:
+        """The epoch of the grant."""
         return self.grant.epoch
 
     def is_trusted(self, moment: Monotonic) -> bool:
+        """Whether the holder may act under this term at `moment`."""
         return moment < self.trusted_until
 
     def remaining(self, moment: Monotonic) -> float:

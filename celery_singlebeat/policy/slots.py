@@ -47,11 +47,15 @@ class MissedRules:
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
+    """The slot gets its message."""
+
     slot: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class Skip:
+    """The slot gets none, and why: superseded, skip, grace, limit, or error when none can be made."""
+
     slot: datetime
     reason: str
 

@@ -281,6 +281,8 @@ class MemoryBeatStore:
 
 
 class MemoryEars:
+    """`Ears` within one process."""
+
     def __init__(self, listeners: list[MemoryEars]) -> None:
         self._listeners = listeners
         self.inbox: queue.SimpleQueue[str] = queue.SimpleQueue()

@@ -18,7 +18,8 @@ from celery_singlebeat.policy.leases import Grant
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """Who bids. `schedule` is the hash of its static schedule; `listens` says whether its presence
-    channel is subscribed."""
+    channel is subscribed.
+    """
 
     node: str
     host: str
@@ -39,7 +40,8 @@ class Won:
 @dataclass(frozen=True, slots=True)
 class Held:
     """Somebody holds the lease. `absent`: nobody listens on its presence channel; `marks` answers for
-    the entries that the bidder called overdue."""
+    the entries that the bidder called overdue.
+    """
 
     token: str
     absent: bool
@@ -50,6 +52,8 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
+    """Whether the lease is still the asker's, and the store's time."""
+
     held: bool
     time: datetime
 
@@ -68,7 +72,8 @@ class LeaseStore(Protocol):
         overdue: Mapping[str, datetime] | None = None,
     ) -> Won | Held:
         """Take the lease if it is free, if `suspect` holds it and is absent again, or if one of the
-        `overdue` slots is undispatched `grace` seconds after it was due."""
+        `overdue` slots is undispatched `grace` seconds after it was due.
+        """
         ...
 
     def renew(self, grant: Grant, *, ttl: float, listens: bool = False) -> Renewal:
@@ -165,7 +170,8 @@ class SlotStore(Protocol):
 
     def emit(self, grant: Grant, claims: Sequence[Claim]) -> tuple[datetime, list[Outcome]]:
         """Claim each slot and write its messages, in one step; one outcome for each claim, in order,
-        and the store's time. Raises `Deposed` when nothing was done."""
+        and the store's time. Raises `Deposed` when nothing was done.
+        """
         ...
 
     def outbox(self) -> list[tuple[str, str]]:
@@ -202,6 +208,8 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leader:
+    """Who holds the lease. `lease_remaining` in seconds."""
+
     node: str
     host: str
     pid: int
@@ -251,10 +259,13 @@ class Ears(Protocol):
 
     def hear(self, timeout: float) -> str | None:
         """The next event, or None after `timeout` seconds. Texts: "released TOKEN", "acquired TOKEN",
-        "resign EPOCH"."""
+        "resign EPOCH".
+        """
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End the subscriptions."""
+        ...
 
 
 class BeatStore(LeaseStore, SlotStore, NodeStore, Protocol):
@@ -266,7 +277,10 @@ class BeatStore(LeaseStore, SlotStore, NodeStore, Protocol):
 
     def farewell(self) -> BeatStore:
         """The same store over connections of its own with short timeouts, for use in a signal handler
-        that may have interrupted any other use."""
+        that may have interrupted any other use.
+        """
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the connections."""
+        ...

@@ -123,9 +123,10 @@ class RedisBeatStore:
         plan = _Plan([keys.lease, keys.marks, keys.runs, keys.counters, keys.leader, keys.outbox])
         steps = [[claim.entry, str(millis(claim.slot)), claim.missed, plan.steps(claim)] for claim in claims]
         answer = self._scripts.run("slots_emit", plan.keys, [grant.token, json.dumps(steps), *plan.payloads])
-        if len(answer) == 2 and answer[1] == -1:
+        now, *outcomes = answer
+        if outcomes == [-1]:
             raise Deposed(grant.epoch)
-        return from_millis(answer[0]), [_outcome(value) for value in answer[1:]]
+        return from_millis(now), [_outcome(value) for value in outcomes]
 
     def outbox(self) -> list[tuple[str, str]]:
         with answers("outbox"):

@@ -16,6 +16,8 @@ from celery_singlebeat.store.scripts import answers
 
 
 class RedisEars:
+    """`Ears` over a connection of its own."""
+
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._client = client
         self._keys = keys

@@ -215,18 +215,18 @@ def run(app, expected):
 
     def all_sent():
         scheduler.tick()
-        for line in scheduler._agenda:
+        for line in scheduler._machine.agenda:
             if line.name not in made_due and line.anchor is not None and line.last is not None:
                 made_due.add(line.name)
-                back = scheduler._elector.due_now() - timedelta(days=800)
+                back = scheduler._machine.elector.due_now() - timedelta(days=800)
                 line.anchor = line.last = line.next = back
-                scheduler._agenda.put(line)
+                scheduler._machine.agenda.put(line)
         return expected <= set(wire.messages)
 
     with Wire() as wire:
         try:
             wait_until(all_sent, 10, lambda: f"published {set(wire.messages)} of {expected}")
-            assert dict(scheduler._agenda.parked) == {}
+            assert dict(scheduler._machine.agenda.parked) == {}
         finally:
             scheduler.close()
     return wire.messages
@@ -302,15 +302,19 @@ def test_a_bad_entry_is_parked_with_one_line_and_the_others_run(name, caplog):  
     with Wire() as wire:
         try:
             wait_until(
-                lambda: scheduler.tick() and scheduler._dispatcher.is_adopted and scheduler._agenda.parked,
+                lambda: (
+                    scheduler.tick()
+                    and scheduler._machine.dispatcher.is_adopted
+                    and scheduler._machine.agenda.parked
+                ),
                 10,
                 lambda: caplog.text,
             )
-            assert words in scheduler._agenda.parked["bad one"]
-            for line in scheduler._agenda:
+            assert words in scheduler._machine.agenda.parked["bad one"]
+            for line in scheduler._machine.agenda:
                 if line.name == "a":
-                    line.anchor = line.last = scheduler._elector.due_now() - MINUTE
-                    scheduler._agenda.put(line)
+                    line.anchor = line.last = scheduler._machine.elector.due_now() - MINUTE
+                    scheduler._machine.agenda.put(line)
             wait_until(lambda: scheduler.tick() and "a" in wire.messages, 10, "the good entry did not run")
         finally:
             scheduler.close()

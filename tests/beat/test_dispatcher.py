@@ -220,7 +220,7 @@ def test_restarting_more_often_than_the_interval_starves_nothing(clock, store): 
         clock.advance(3)
         beat.lead()
         beat.elector.close()
-    assert [payload for payload in store.queues["q"]] == list(dict.fromkeys(store.queues["q"]))
+    assert list(store.queues["q"]) == list(dict.fromkeys(store.queues["q"]))
     assert len(store.queues["q"]) == 3
     assert store.remember().marks["weekly"] == start + timedelta(seconds=30)
 

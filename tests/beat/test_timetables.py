@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from celery import Celery
-from celery.schedules import BaseSchedule, crontab, schedule, schedstate
+from celery.schedules import BaseSchedule, crontab, schedstate, schedule
 from hypothesis import given
 from hypothesis import strategies as st
 

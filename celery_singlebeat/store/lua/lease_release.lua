@@ -5,9 +5,11 @@
 --   ARGV[2] events  channel
 --
 --   returns 1 freed | 0 it was not the caller's to free
+-- guard: owner
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return 0
 end
+-- end guard
 redis.call('DEL', KEYS[1])
 redis.call('PUBLISH', ARGV[2], 'released ' .. ARGV[1])
 return 1

@@ -9,9 +9,11 @@
 --   returns {1, now} extended | {0, now} gone or taken over: the caller must step down
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
+-- guard: owner
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return {0, now}
 end
+-- end guard
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 if redis.call('HGET', KEYS[2], 'token') == ARGV[1] then
   redis.call('HSET', KEYS[2], 'presence', ARGV[3])

@@ -1,0 +1,170 @@
+"""The parts of one beat process, put together: what ticks, and what it ticks on.
+
+Made at the first tick, in the process that ticks; nothing here knows Celery's scheduler classes.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from celery_singlebeat.beat.dispatcher import Dispatcher
+from celery_singlebeat.beat.elector import Elector, Timing
+from celery_singlebeat.beat.heartbeat import Heartbeat, Pulse
+from celery_singlebeat.beat.lines import Agenda, Line
+from celery_singlebeat.beat.publisher import Publisher
+from celery_singlebeat.beat.surroundings import nobody_waits_for_results
+from celery_singlebeat.beat.watch import Watch
+from celery_singlebeat.errors import Deposed, NotLeader, StoreUnavailable
+from celery_singlebeat.health import birth
+from celery_singlebeat.store.ports import Candidate, NodeReport
+from celery_singlebeat.wiring import Wiring
+
+#: Longest sleeps between two ticks, in seconds, for a standby and for a leader.
+STANDBY_NAP, LEADER_NAP = 0.025, 0.1
+#: How long a standby may sleep after it was told to go; and the sleep after leadership was lost.
+SOON = 0.01
+#: How many overdue entries a report names at most.
+MOST_OVERDUE = 100
+
+
+class Machine:
+    """Elector, heartbeat, agenda, watch, dispatcher and publisher of one process.
+
+    `send` makes the message of an entry through Celery; `atomic` says that it goes out with its claim.
+    """
+
+    def __init__(self, wiring: Wiring, *, send: Callable[[Any], None], atomic: bool) -> None:
+        settings, clock, tell = wiring.settings, wiring.clock, wiring.tell
+        self._node = settings.node
+        self._grace = settings.takeover_grace
+        self._clock = clock
+        self._store = wiring.beat_store()
+        self._farewell = self._store.farewell()  # made now, so that a signal handler makes nothing
+        self._began = clock.monotonic()
+        self.elector = Elector(
+            self._store,
+            Candidate(node=settings.node, host=socket.gethostname(), pid=os.getpid()),
+            Timing(ttl=settings.lease_ttl, renew_every=settings.renew_every, grace=settings.takeover_grace),
+            clock=clock,
+            tell=tell,
+            place=wiring.place,
+        )
+        self.agenda = Agenda(tell, self.elector.due_now)
+        self._pulse = Pulse(clock, patience=settings.lease_ttl)
+        self._watch = Watch(
+            self.agenda, self._store, self.elector, grace=settings.takeover_grace, clock=clock
+        )
+        self._publisher = Publisher(
+            wiring.app,
+            self._store,
+            self.elector.term,
+            clock=clock,
+            tell=tell,
+            give_up=lambda epoch: self.elector.stand_down(epoch, "publishing"),
+            patience=2 * settings.lease_ttl,
+        )
+        self.dispatcher = Dispatcher(
+            self.agenda,
+            self._store,
+            self.elector,
+            send=send,
+            prefix=settings.prefix,
+            tell=tell,
+            kept=self._publisher.send,
+            drain=(lambda: None) if atomic else self._publisher.drain,
+            pulse=self._pulse.beat,
+        )
+        self._heartbeat = Heartbeat(
+            self.elector, self._store.ears, self._store, self._pulse, self._report, clock=clock
+        )
+
+    def fill(self, lines: Iterable[Line], parked: Mapping[str, str]) -> None:
+        """Take another schedule."""
+        self.agenda.fill(lines, parked)
+        self.elector.describe(self.agenda.digest())
+        self._watch.start_over()
+        self.dispatcher.forget()
+
+    def turn(self, longest: float) -> float:
+        """Dispatch what is due if this node leads, watch otherwise; seconds until the next turn."""
+        self._pulse.beat()
+        self._heartbeat.start()
+        nap = min(longest, self._lead() if self._may_lead() else self._stand_by())
+        self._pulse.beat(away=nap)
+        return nap
+
+    def give_back(self) -> None:
+        """Free the lease for good, within a bounded time; a signal handler may call it anywhere."""
+        self._heartbeat.tell_to_stop()
+        self.elector.close(self._farewell)
+
+    def stop(self) -> None:
+        """End the threads and the connections."""
+        self._publisher.stop()
+        self._heartbeat.stop()
+        try:
+            self._farewell.leave(self._node)
+            self._farewell.close()
+            self._store.close()
+        except StoreUnavailable:
+            pass  # it will see that we are gone
+
+    def _may_lead(self) -> bool:
+        try:
+            self.elector.term()
+        except NotLeader:
+            return False
+        return True
+
+    def _lead(self) -> float:
+        try:
+            grant = self.elector.term().grant
+            with nobody_waits_for_results():
+                self.dispatcher.adopt(grant)
+                self.dispatcher.turn(grant)
+        except Deposed as error:
+            self.elector.stand_down(error.epoch, "deposed")
+            return SOON
+        except NotLeader:
+            return SOON
+        except StoreUnavailable:
+            return STANDBY_NAP
+        if self.dispatcher.has_waiting:
+            return STANDBY_NAP
+        next_at = self.agenda.next_at()
+        if next_at is None:
+            return LEADER_NAP
+        return min(LEADER_NAP, max(0.001, (next_at - self.elector.due_now()).total_seconds()))
+
+    def _stand_by(self) -> float:
+        if self.dispatcher.is_adopted:
+            self.dispatcher.forget()
+            self._watch.start_over()
+        self._watch.turn()
+        return STANDBY_NAP
+
+    def _report(self) -> NodeReport:
+        """What this node says of itself; the heartbeat's thread asks."""
+        leads = self._may_lead()
+        moment = self.elector.due_now() - timedelta(seconds=self._grace + 1)
+        if leads:
+            overdue = self.agenda.overdue(moment, MOST_OVERDUE)
+        else:
+            waiting = self.elector.overdue.items()
+            overdue = tuple(name for name, slot in waiting if slot < moment)[:MOST_OVERDUE]
+        return NodeReport(
+            node=self._node,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            role="leader" if leads else "standby",
+            tick_age=self._pulse.age(),
+            entries=len(self.agenda),
+            faulty=dict(self.agenda.parked),
+            overdue=overdue,
+            birth=birth(os.getpid()),
+            up=self._clock.monotonic() - self._began,
+        )

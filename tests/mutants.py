@@ -1,0 +1,157 @@
+"""Guards, each taken out in turn: the test that is named beside it must fail.
+
+    python -m tests.mutants            all of them
+    python -m tests.mutants mark       one
+
+A guard of a script stands between `-- guard: NAME` and `-- end guard`. The mutant is made in a copy of the
+project in a temporary folder; nothing here is changed. Exit code 0 if every mutant was killed.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change to one file, and the tests that must notice."""
+
+    name: str
+    harm: str
+    file: str
+    change: Callable[[str], str]
+    killers: tuple[str, ...]
+
+
+def without_guard(name: str) -> Callable[[str], str]:
+    """Take a guard out of a script."""
+
+    def change(text: str) -> str:
+        return re.sub(rf"-- guard: {name}\n.*?-- end guard", "", text, flags=re.DOTALL)
+
+    return change
+
+
+def replaced(old: str, new: str) -> Callable[[str], str]:
+    """Replace a piece of code that stands there exactly once."""
+
+    def change(text: str) -> str:
+        if text.count(old) != 1:
+            raise AssertionError(f"{old!r} stands there {text.count(old)} times")
+        return text.replace(old, new)
+
+    return change
+
+
+LUA = "celery_singlebeat/store/lua"
+SLOTS, LEASES = "tests/store/test_slot_contract.py", "tests/store/test_lease_contract.py"
+
+MUTANTS = (
+    Mutant(
+        "mark",
+        "a slot goes out twice",
+        f"{LUA}/slots_emit.lua",
+        without_guard("mark"),
+        (f"{SLOTS}::test_a_slot_is_sent_once_whoever_asks_again",),
+    ),
+    Mutant(
+        "token",
+        "a message with an older epoch follows one with a newer",
+        f"{LUA}/slots_emit.lua",
+        without_guard("token"),
+        (f"{SLOTS}::test_a_deposed_leader_writes_nothing",),
+    ),
+    Mutant(
+        "time",
+        "a slot goes out before it is due",
+        f"{LUA}/slots_emit.lua",
+        without_guard("time"),
+        (f"{SLOTS}::test_a_slot_that_the_store_calls_future_is_early_and_sent_later",),
+    ),
+    Mutant(
+        "lease owner",
+        "a lease that is another's is freed",
+        f"{LUA}/lease_release.lua",
+        without_guard("owner"),
+        (f"{LEASES}::test_an_old_grant_of_the_same_node_can_neither_renew_nor_release",),
+    ),
+    Mutant(
+        "lease renewal owner",
+        "a lease that is another's is extended",
+        f"{LUA}/lease_renew.lua",
+        without_guard("owner"),
+        (f"{LEASES}::test_an_invented_grant_can_do_nothing",),
+    ),
+    Mutant(
+        "presence confirmed",
+        "one lost connection costs a leader its lease",
+        f"{LUA}/lease_bid.lua",
+        replaced("if held == ARGV[3] then", "if true then"),
+        (f"{LEASES}::test_one_look_is_not_enough_to_replace_a_leader",),
+    ),
+    Mutant(
+        "trust window",
+        "a slow answer lengthens a term",
+        "celery_singlebeat/policy/leases.py",
+        replaced("later(asked_at, ttl - margin(ttl))", "later(asked_at, ttl)"),
+        ("tests/policy/test_leases.py::test_trust_ends_before_the_lease_can",),
+    ),
+    Mutant(
+        "two clocks",
+        "a clock that is ahead sends early",
+        "celery_singlebeat/policy/clocks.py",
+        replaced("return own if offset is None else min(own,", "return own if offset is None else max(own,"),
+        ("tests/policy/test_clocks.py::test_both_clocks_must_say_that_a_slot_is_due",),
+    ),
+)
+
+
+def verdict(mutant: Mutant) -> str:
+    """What became of a mutant: "killed", or why not."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "project"
+        leave_out = shutil.ignore_patterns(".git", ".venv", "*cache*", "*.egg-info", "build", "dist")
+        shutil.copytree(ROOT, copy, ignore=leave_out)
+        victim = copy / mutant.file
+        before = victim.read_text("utf-8")
+        after = mutant.change(before)
+        if after == before:
+            return f"not made: {mutant.file} has no such guard"
+        victim.write_text(after, "utf-8")
+        for killer in mutant.killers:
+            done = subprocess.run(
+                [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", killer],
+                cwd=copy,
+                check=False,
+                capture_output=True,
+                text=True,
+            )
+            if done.returncode == 0:
+                return f"lives: {killer} passes"
+            if done.returncode != 1:
+                return f"not judged: pytest ended with {done.returncode}\n{done.stdout[-2000:]}"
+    return "killed"
+
+
+def main() -> int:
+    wanted = set(sys.argv[1:]) or {mutant.name for mutant in MUTANTS}
+    alive = 0
+    for mutant in MUTANTS:
+        if mutant.name in wanted:
+            found = verdict(mutant)
+            alive += found != "killed"
+            print(f"{mutant.name:22s} {found:8s} without it, {mutant.harm}")
+    return 1 if alive else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
