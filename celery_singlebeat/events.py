@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeadershipAcquired:
-    """This node leads. `reason`: free, crash, overdue."""
+    """This node leads. `reason`: free, crash, overdue, silent."""
 
     node: str
     epoch: int

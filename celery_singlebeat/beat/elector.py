@@ -75,6 +75,7 @@ class Elector:
         self._why_over = ""
         self._closed = False
         self._suspect = ""
+        self._sign, self._sign_since = "", Monotonic(0.0)
         self._sits_out_until = Monotonic(float("-inf"))
         self._offset: Offset | None = None
         self._silent_since: Monotonic | None = None
@@ -177,6 +178,7 @@ class Elector:
                 suspect=self._suspect,
                 grace=self._timing.grace,
                 overdue=self.overdue,
+                silent=self._silent_sign(asked_at),
             )
         except StoreUnavailable as error:
             return self._unanswered(error)
@@ -195,7 +197,16 @@ class Elector:
         if answer.marks:
             self.marks_seen.append(answer.marks)
         self._suspect = answer.token if answer.absent else ""
+        if answer.sign != self._sign:
+            self._sign, self._sign_since = answer.sign, asked_at
         return CONFIRM if answer.absent else POLL * random.uniform(0.8, 1.2)
+
+    def _silent_sign(self, moment: Monotonic) -> str:
+        """The holder's sign, if this node has seen it unchanged for longer than a lease lasts.
+
+        The store's expiry depends on the store's clock; set back, it lets a dead leader's lease live on.
+        """
+        return self._sign if moment - self._sign_since > self._timing.ttl else ""
 
     def _renew(self, term: Term, listens: bool) -> float:
         asked_at = self._clock.monotonic()

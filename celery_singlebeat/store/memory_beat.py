@@ -43,6 +43,11 @@ class _Lease:
     emitted: datetime
     expires: Monotonic
     listens: bool
+    renewals: int = 0
+
+    @property
+    def sign(self) -> str:
+        return f"{self.grant.token} {self.renewals}"
 
 
 @dataclass(slots=True)
@@ -84,6 +89,7 @@ class MemoryBeatStore:
         suspect: str = "",
         grace: float = 0.3,
         overdue: Mapping[str, datetime] | None = None,
+        silent: str = "",
     ) -> Won | Held:
         with self._guard:
             kept, now = self._kept, self._now()
@@ -97,11 +103,13 @@ class MemoryBeatStore:
                 absent = held.listens and not any(ear.nonce == held.grant.nonce for ear in kept.ears)
                 if absent and suspect == token:
                     reason = "crash"
+                elif silent == held.sign:
+                    reason = "silent"
                 elif self._is_overdue(held, candidate, grace, overdue or {}):
                     reason = "overdue"
                 else:
                     remaining = held.expires - self._clock.monotonic()
-                    return Held(token, absent, remaining, now, seen)
+                    return Held(token, absent, remaining, now, seen, held.sign)
             kept.epoch = max(kept.epoch + 1, millis(now))
             grant = Grant(kept.epoch, nonce)
             expires = later(self._clock.monotonic(), ttl)
@@ -131,6 +139,7 @@ class MemoryBeatStore:
                 return Renewal(False, self._now())
             held.expires = later(self._clock.monotonic(), ttl)
             held.listens = listens
+            held.renewals += 1
             return Renewal(True, self._now())
 
     def release(self, grant: Grant) -> bool:

@@ -30,7 +30,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Won:
-    """The lease is the bidder's. `reason`: free, crash, overdue, again."""
+    """The lease is the bidder's. `reason`: free, crash, overdue, silent, again."""
 
     grant: Grant
     reason: str
@@ -40,7 +40,7 @@ class Won:
 @dataclass(frozen=True, slots=True)
 class Held:
     """Somebody holds the lease. `absent`: nobody listens on its presence channel; `marks` answers for
-    the entries that the bidder called overdue.
+    the entries that the bidder called overdue; `sign` changes with every renewal.
     """
 
     token: str
@@ -48,6 +48,7 @@ class Held:
     remaining: float
     time: datetime
     marks: Mapping[str, datetime | None]
+    sign: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +71,11 @@ class LeaseStore(Protocol):
         suspect: str = "",
         grace: float = 0.3,
         overdue: Mapping[str, datetime] | None = None,
+        silent: str = "",
     ) -> Won | Held:
-        """Take the lease if it is free, if `suspect` holds it and is absent again, or if one of the
-        `overdue` slots is undispatched `grace` seconds after it was due.
+        """Take the lease if it is free, if `suspect` holds it and is absent again, if one of the
+        `overdue` slots is undispatched `grace` seconds after it was due, or if its sign is still
+        `silent`.
         """
         ...
 

@@ -55,6 +55,7 @@ class RedisBeatStore:
         suspect: str = "",
         grace: float = 0.3,
         overdue: Mapping[str, datetime] | None = None,
+        silent: str = "",
     ) -> Won | Held:
         keys = self._keys
         about = {
@@ -77,14 +78,16 @@ class RedisBeatStore:
                 keys.presence,
                 keys.events,
                 json.dumps(pairs),
+                silent,
             ],
         )
         if answer[0] == "won":
             epoch, _, own = answer[1].partition(":")
             return Won(Grant(int(epoch), own), answer[2], from_millis(answer[3]))
-        _, token, absent, remaining, now, seen = answer
+        _, token, absent, remaining, now, seen, renewals = answer
         marks = {entry: _moment(mark) for entry, mark in zip(seen[::2], seen[1::2], strict=True)}
-        return Held(token, bool(absent), max(0, remaining) / 1000, from_millis(now), marks)
+        sign = f"{token} {renewals}"
+        return Held(token, bool(absent), max(0, remaining) / 1000, from_millis(now), marks, sign)
 
     def renew(self, grant: Grant, *, ttl: float, listens: bool = False) -> Renewal:
         held, now = self._scripts.run(

@@ -243,6 +243,25 @@ def test_silence_of_the_store_is_said_once_a_minute_and_its_return_once(cluster,
     assert [type(event) for event in a.told[-2:]] == [StoreFound, LeadershipAcquired]
 
 
+def test_a_silent_leader_is_replaced_although_the_stores_clock_stands_still():  # G5
+    cluster = Cluster()
+    cluster.store = MemoryBeatStore(FakeClock())  # its own clock, which nobody moves: no lease expires
+    a, b = cluster.node("a"), cluster.node("b")
+    a.step()
+    b.step()
+    for _ in range(3):
+        cluster.clock.advance(TTL / 3)
+        a.step()
+        b.step()
+    assert a.leads()
+    a.store.cut_off()
+    cluster.pass_time(TTL - 1, b)
+    assert not b.leads()
+    cluster.pass_time(2, b)
+    assert b.leads()
+    assert b.told[-1].reason == "silent"
+
+
 class Storm(RuleBasedStateMachine):
     """Random steps, faults and clocks: at no moment do two nodes trust their terms."""
 

@@ -165,3 +165,20 @@ def test_every_lease_in_redis_has_an_expiry(redis_bench):
     assert 0 < bench.client.pttl(bench.keys.lease) <= 60_000
     bench.store.renew(grant, ttl=90)
     assert 60_000 < bench.client.pttl(bench.keys.lease) <= 90_000
+
+
+def test_a_leader_whose_sign_stayed_the_same_is_replaced(bench):
+    bench.lead("a")
+    sign = bid(bench, "b").sign
+    assert isinstance(bid(bench, "b", silent=sign + " older"), Held)
+    answer = bid(bench, "b", silent=sign)
+    assert isinstance(answer, Won)
+    assert answer.reason == "silent"
+
+
+def test_every_renewal_changes_the_sign(bench):
+    grant = bench.lead("a")
+    first = bid(bench, "b").sign
+    bench.store.renew(grant, ttl=60)
+    assert bid(bench, "b").sign != first
+    assert isinstance(bid(bench, "b", silent=first), Held)

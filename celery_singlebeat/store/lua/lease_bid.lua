@@ -13,9 +13,11 @@
 --   ARGV[6] presence  start of the presence channels
 --   ARGV[7] events    channel
 --   ARGV[8] overdue   JSON [[entry, slot], ...]: slots that the bidder believes undispatched
+--   ARGV[9] silent    "token renewals" that the bidder saw unchanged for longer than a lease lasts, by its
+--                     own clock, or ""; this server's clock may have been set back
 --
 --   returns {"won", token, reason, now}
---         | {"held", token, absent, remaining, now, {entry, mark, ...}}
+--         | {"held", token, absent, remaining, now, {entry, mark, ...}, renewals}
 --
 -- Safe to send again: the holder's own nonce gets its own grant.
 local function now_ms()
@@ -36,8 +38,13 @@ if held then
     return {'won', held, 'again', now}
   end
   reason = nil
-  local leader = redis.call('HMGET', KEYS[3], 'token', 'presence', 'since', 'emitted', 'schedule')
+  local leader = redis.call('HMGET', KEYS[3], 'token', 'presence', 'since', 'emitted', 'schedule',
+    'renewals')
   local described = leader[1] == held
+  local renewals = described and leader[6] or ''
+  if ARGV[9] ~= '' and ARGV[9] == held .. ' ' .. renewals then
+    reason = 'silent'
+  end
 
   -- Presence: a leader that promised to listen, and whose channel nobody listens on twice in a row.
   local absent = 0
@@ -67,7 +74,7 @@ if held then
     end
   end
   if not reason then
-    return {'held', held, absent, redis.call('PTTL', KEYS[1]), now, seen}
+    return {'held', held, absent, redis.call('PTTL', KEYS[1]), now, seen, renewals}
   end
 end
 
@@ -80,7 +87,7 @@ local token = epoch .. ':' .. ARGV[1]
 redis.call('SET', KEYS[1], token, 'PX', ARGV[2])
 redis.call('HSET', KEYS[3], 'token', token, 'epoch', epoch, 'since', now, 'emitted', now,
   'node', about.node, 'host', about.host, 'pid', about.pid, 'schedule', about.schedule,
-  'presence', about.presence)
+  'presence', about.presence, 'renewals', 0)
 redis.call('HINCRBY', KEYS[5], 'elections', 1)
 redis.call('HINCRBY', KEYS[5], 'elections:' .. reason, 1)
 redis.call('PUBLISH', ARGV[7], 'acquired ' .. token)

@@ -17,5 +17,6 @@ end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 if redis.call('HGET', KEYS[2], 'token') == ARGV[1] then
   redis.call('HSET', KEYS[2], 'presence', ARGV[3])
+  redis.call('HINCRBY', KEYS[2], 'renewals', 1)
 end
 return {1, now}
