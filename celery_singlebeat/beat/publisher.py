@@ -1,10 +1,10 @@
 """The thread that empties the outbox into the broker.
 
-P1  A record is forgotten only after the broker has confirmed its message; so a message may go out twice,
+R1  A record is forgotten only after the broker has confirmed its message; so a message may go out twice,
     always under the same task id, and never not at all.
-P2  The tick loop never waits for the broker: a broker that is down, full or swallowing packets leaves
+R2  The tick loop never waits for the broker: a broker that is down, full or swallowing packets leaves
     records, not late slots.
-P3  Only a leader publishes; a new one empties first what its predecessor left.
+R3  Only a leader publishes; a new one empties first what its predecessor left.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class Wall:
     def __init__(self, cron: Any, zone: tzinfo) -> None:
         self._zone = zone
         self._cron = cron
-        self._frame = twin(cron, tz=timezone.utc)
+        self._frame = twin(cron, tz=timezone.utc, utc_enabled=True)
         self._every_hour = set(cron.hour) >= _HOURS
 
     def after(self, moment: datetime, *, anchor: datetime) -> datetime | None:  # noqa: ARG002 - the protocol
@@ -91,7 +91,9 @@ class Wall:
 
     def _next(self, local: datetime) -> datetime:
         """The next match after a wall time, as if clocks were never changed."""
-        start, delta, _ = self._frame.remaining_delta(local.replace(tzinfo=timezone.utc), tz=timezone.utc)
+        moment = local.replace(tzinfo=timezone.utc)
+        self._frame.nowfun = lambda: moment  # before 5.5 the answer depends on today's date
+        start, delta, _ = self._frame.remaining_delta(moment, tz=timezone.utc)
         found: datetime = start + delta
         return found.replace(tzinfo=None)
 

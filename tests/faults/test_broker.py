@@ -92,7 +92,7 @@ def assert_complete(outbox):
 @pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.parametrize("fault", ["refuse", "blackhole"])
-def test_a_broker_that_goes_away_leaves_records_and_no_late_slots(outbox, fault):  # P1, P2, G2
+def test_a_broker_that_goes_away_leaves_records_and_no_late_slots(outbox, fault):  # R1, R2, G2
     wait_until(lambda: outbox.claimed() >= 4 and not outbox.waiting(), 20, outbox.beat.logs)
     if fault == "refuse":
         outbox.proxy.refuse()
@@ -112,7 +112,7 @@ def test_a_broker_that_goes_away_leaves_records_and_no_late_slots(outbox, fault)
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_a_leader_that_is_killed_before_it_published_leaves_its_records_to_the_next(outbox):  # P3, G2
+def test_a_leader_that_is_killed_before_it_published_leaves_its_records_to_the_next(outbox):  # R3, G2
     wait_until(lambda: outbox.claimed() >= 4 and not outbox.waiting(), 20, outbox.beat.logs)
     outbox.proxy.blackhole()
     wait_until(lambda: outbox.waiting() >= 4, 10, outbox.beat.logs)
