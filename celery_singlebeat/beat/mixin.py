@@ -23,7 +23,12 @@ from typing_extensions import override
 
 from celery_singlebeat.beat.lines import make_line
 from celery_singlebeat.beat.machine import STANDBY_NAP, Machine
-from celery_singlebeat.beat.publishing import CollectingProducer, collecting_connection, current_tray
+from celery_singlebeat.beat.publishing import (
+    CollectingProducer,
+    DeclaringOnce,
+    collecting_connection,
+    current_tray,
+)
 from celery_singlebeat.beat.surroundings import signals_wait
 from celery_singlebeat.errors import EntryError
 from celery_singlebeat.policy.entries import EntryRules, check_schedule, read_rules, split
@@ -152,7 +157,7 @@ class SingleBeatMixin(_Base):
     def producer(self) -> Any:
         """Celery's own property: what `apply_entry` publishes with."""
         if self._atomic:
-            return self.app.amqp.Producer(self.connection, auto_declare=False)
+            return DeclaringOnce(self.connection, auto_declare=False)
         return CollectingProducer(self.connection, auto_declare=False)
 
     # -- the end --------------------------------------------------------------------------------

@@ -13,8 +13,6 @@ in the outbox; the publisher sends it and waits for the broker's confirmation.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -41,15 +39,18 @@ class Tray:
 _tray: ContextVar[Tray | None] = ContextVar("tray", default=None)
 
 
-@contextmanager
-def collected() -> Iterator[Tray]:
+class collected:  # noqa: N801 - used as `with collected() as tray`
     """Put what is published inside on a tray instead of on the wire."""
-    tray = Tray()
-    token = _tray.set(tray)
-    try:
-        yield tray
-    finally:
-        _tray.reset(token)
+
+    __slots__ = ("_token", "_tray")
+
+    def __enter__(self) -> Tray:
+        self._tray = Tray()
+        self._token = _tray.set(self._tray)
+        return self._tray
+
+    def __exit__(self, *_: object) -> None:
+        _tray.reset(self._token)
 
 
 def current_tray() -> Tray | None:
@@ -96,6 +97,20 @@ def collecting_connection(app: Celery) -> Connection:
     collecting: Any = type("CollectingTransport", (transport,), {"Channel": channel})
     connection.transport_cls = collecting  # a class is as good as a name to kombu
     return connection
+
+
+class DeclaringOnce(Producer):
+    """A producer that knows at once what it has declared: kombu copies queue and exchange to find out,
+    for each message.
+    """
+
+    def maybe_declare(self, entity: Any, retry: bool = False, **retry_policy: Any) -> Any:
+        """Declare `entity` unless this connection has done so."""
+        if entity and entity.can_cache_declaration:
+            connection: Any = self.connection
+            if hash(entity) in connection.declared_entities:
+                return False
+        return super().maybe_declare(entity, retry, **retry_policy)
 
 
 class CollectingProducer(Producer):

@@ -1,0 +1,111 @@
+"""Measure, print, and judge: `python -m benchmarks`. Exit code 1 if a requirement is not met."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks import failover, report, rest, waves
+from benchmarks.figures import Check
+from celery_singlebeat.testing.servers import EmbeddedRedis
+
+PARTS = ("dispatch", "failover", "idle", "steady")
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured."""
+
+    entries: int
+    waves: int
+    faults: tuple[str, ...]
+    rounds: int
+    idle: float
+    dispatches: int
+
+
+FULL = Size(2000, 7, failover.FAULTS, 3, 4.0, 10_000)
+#: RedBeat needs seven seconds for a frozen leader, so the quick run freezes none.
+QUICK = Size(300, 1, ("SIGKILL", "SIGTERM"), 1, 1.0, 1000)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small numbers, to see that it runs")
+    parser.add_argument("--only", action="append", choices=PARTS, help="this part alone; may be repeated")
+    parser.add_argument("--rounds", type=int, help=f"of each fault (default {FULL.rounds})")
+    parser.add_argument("--waves", type=int, help=f"of each contender's dispatch (default {FULL.waves})")
+    parser.add_argument("--entries", type=int, help=f"due at once (default {FULL.entries})")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured there")
+    chosen = parser.parse_args(argv)
+    size = QUICK if chosen.quick else FULL
+    size = Size(
+        entries=chosen.entries or size.entries,
+        waves=chosen.waves or size.waves,
+        faults=size.faults,
+        rounds=chosen.rounds or size.rounds,
+        idle=size.idle,
+        dispatches=size.dispatches,
+    )
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=140, color_system=None)
+    return run(size, chosen.only or PARTS, console, chosen.json)
+
+
+def run(size: Size, parts: Sequence[str], console: Console, path: Path | None = None) -> int:
+    """Measure the parts, print a table for each and one of the requirements; the exit code."""
+    about = {name: metadata.version(name) for name in ("celery", "kombu", "redis", "celery-redbeat")}
+    about = {"python": platform.python_version(), "celery-singlebeat": _version(), **about}
+    console.print(", ".join(f"{name} {version}" for name, version in about.items()))
+    found: dict[str, Any] = {"versions": about, "size": asdict(size)}
+    checks: list[Check] = []
+    if "dispatch" in parts:
+        with EmbeddedRedis() as server:
+            rates, costs = waves.measure(server, entries=size.entries, rounds=size.waves)
+        found["dispatch"], found["dispatch_cpu_ms_per_1000"] = rates, costs
+        if size.entries >= report.FEWEST_ENTRIES:
+            checks += report.dispatch_checks(rates)
+        console.print(report.dispatch_table(rates, costs, size.entries))
+    if "failover" in parts:
+        records = failover.measure(rounds=size.rounds, faults=size.faults)
+        found["failover"] = {name: asdict(record) for name, record in records.items()}
+        checks += report.failover_checks(records)
+        console.print(report.failover_table(records, size.faults))
+    if "idle" in parts:
+        loads = rest.idle(seconds=size.idle)
+        found["idle"] = {
+            name: {"leader": asdict(leader), "standby": asdict(standby)}
+            for name, (leader, standby) in loads.items()
+        }
+        console.print(report.idle_table(loads))
+    if "steady" in parts:
+        steady = rest.steady(dispatches=size.dispatches)
+        found["steady"] = asdict(steady)
+        checks += report.steady_checks(steady)
+        console.print(report.steady_table(steady))
+    found["checks"] = [asdict(check) for check in checks]
+    if checks:
+        console.print(report.checks_table(checks))
+    if path is not None:
+        path.write_text(json.dumps(found, indent=2) + "\n")
+    return 0 if all(check.holds for check in checks) else 1
+
+
+def _version() -> str:
+    from celery_singlebeat import __version__  # noqa: PLC0415 - the package is loaded where it is measured
+
+    return __version__
+
+
+if __name__ == "__main__":
+    sys.exit(main())
