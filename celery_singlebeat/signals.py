@@ -1,5 +1,8 @@
 """Celery signals for what celery-singlebeat does; connect to them as to Celery's own.
 
+`leadership_lost` with the reason "closed" is sent from beat's signal handler when it gets SIGTERM or SIGINT,
+wherever the process was. Its receivers must not use a client or a lock that the interrupted code may hold.
+
 Each is sent with `sender` (the app) and the fields of its event as keyword arguments:
 
 =====================  =====================================================

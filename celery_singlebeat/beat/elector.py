@@ -137,7 +137,9 @@ class Elector:
             self._give_up(term, self._why_over, sits_out=sits_out)
             return 0.0
         if not turning:
-            self._give_up(term, "wedged", sits_out=True)
+            # a process that was frozen finds both at once; it is well, and its term is just over
+            wedged = term.is_trusted(self._clock.monotonic())
+            self._give_up(term, "wedged" if wedged else "expired", sits_out=wedged)
             return POLL
         return self._renew(term, listens)
 

@@ -191,6 +191,15 @@ def test_a_wedged_tick_loop_loses_the_lease(a, b):
     assert a.told[-1].reason == "wedged"
 
 
+def test_a_leader_that_was_frozen_is_expired_and_not_called_wedged(cluster, a):
+    a.step()
+    cluster.clock.advance(TTL * 2)
+    a.step(turning=False)
+    assert a.told[-1].reason == "expired"
+    a.step()
+    assert a.leads()
+
+
 def test_a_node_whose_tick_loop_does_not_turn_does_not_bid(a):
     a.step(turning=False)
     assert not a.leads()
