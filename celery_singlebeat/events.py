@@ -14,7 +14,9 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeadershipAcquired:
-    """This node leads. `reason`: free, crash, overdue, silent."""
+    """This node leads. `reason`: free, crash, overdue, silent, or again
+    when the grant came with the second answer.
+    """
 
     node: str
     epoch: int
@@ -43,7 +45,7 @@ class SlotDispatched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotSkipped:
-    """A slot got the verdict not to run. `reason`: superseded, skip, grace, limit, error, paused."""
+    """A slot got the verdict not to run. `reason`: superseded, skip, grace, limit, error."""
 
     entry: str
     slot: datetime
@@ -81,6 +83,17 @@ class StoreLost:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreFound:
     """The store answers again, after so many seconds."""
+
+    node: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClocksDisagree:
+    """This machine's clock is so many seconds ahead of the store's; negative: behind.
+
+    Slots wait for the later of the two, so they are late by as much. Told once a minute.
+    """
 
     node: str
     seconds: float
@@ -165,6 +178,7 @@ Event: TypeAlias = (
     | EntryParked
     | StoreLost
     | StoreFound
+    | ClocksDisagree
     | PublishFailed
     | LockAcquired
     | LockConflicted

@@ -16,7 +16,13 @@ from celery_singlebeat.moments import iso
 logger = logging.getLogger("celery_singlebeat")
 
 _ERROR = (events.EntryParked, events.LockWasLost, events.TaskBuried)
-_WARNING = (events.SlotSkipped, events.SlotRefused, events.StoreLost, events.PublishFailed)
+_WARNING = (
+    events.SlotSkipped,
+    events.SlotRefused,
+    events.StoreLost,
+    events.ClocksDisagree,
+    events.PublishFailed,
+)
 _QUIET = (events.SlotDispatched, events.LockAcquired)
 
 
@@ -67,6 +73,9 @@ _LINES: dict[type[events.Event], str] = {
     events.EntryParked: "entry {entry!r} is parked: {problem}",
     events.StoreLost: "the store does not answer for {seconds:.0f} s, nothing is dispatched: {problem}",
     events.StoreFound: "the store answers again, after {seconds:.1f} s",
+    events.ClocksDisagree: (
+        "this machine's clock is {seconds:+.1f} s off the store's; slots wait for the later of the two"
+    ),
     events.PublishFailed: "{waiting} messages wait in the outbox, the broker does not take them: {problem}",
     events.LockAcquired: "{task}[{task_id}] holds lock {key} (fence {fence})",
     events.LockConflicted: "{task}[{task_id}] does not run ({policy}): lock {key} is held by {holder}",

@@ -144,7 +144,11 @@ class Wiring:
     def _locks(self) -> LockStore:
         if self.in_memory:
             return self.shared(MemoryLockStore, lambda: MemoryLockStore(self.clock))
-        return RedisLockStore(self.redis, self.keys)
+        # A request must not wait so long that its lock expires meanwhile.
+        timeout = max(HASTE / 2, min(self.patience, self.settings.lock_ttl / 4))
+        return RedisLockStore(
+            lambda: connect(self.address, timeout=timeout, name="singlebeat-locks"), self.keys
+        )
 
     def letter_store(self, queue: str) -> LetterStore:
         """The dead letters in this queue of the broker; one store for each name, whoever asks."""

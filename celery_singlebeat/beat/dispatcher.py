@@ -72,6 +72,7 @@ class Dispatcher:
         self._drain = drain
         self._pulse = pulse
         self._adopted = 0
+        self._silences = 0
         self._waiting: list[Parcel] = []
 
     @property
@@ -90,19 +91,26 @@ class Dispatcher:
         self._waiting = []
 
     def adopt(self, grant: Grant) -> None:
-        """Take over the schedule under a new grant; raises `StoreUnavailable` or `Deposed`."""
-        if self._adopted == grant.epoch:
+        """Take over the schedule under a new grant, or look again after the store was silent.
+
+        Raises `StoreUnavailable` or `Deposed`.
+        """
+        if self._adopted == grant.epoch and (self._waiting or self._silences == self._elector.silences):
             return
-        self._waiting = []
+        if self._adopted != grant.epoch:
+            self._waiting = []
+        # The store was silent, or somebody else led: it may know more slots than this node does, or fewer,
+        # if it lost its newest writes. What it remembers counts.
+        silences = self._elector.silences
         unknown = self._agenda.settle(self._store.remember())
         if unknown:
             enrolment = self._agenda.enrolment(unknown, whole(self._elector.due_now()))
             self._store.enroll(grant, enrolment)
             for line in unknown:
-                line.stand_at(enrolment[line.name].anchor, None)
+                line.stand_at(enrolment[line.name].anchor, line.last)
                 self._agenda.put(line)
         self._drain()
-        self._adopted = grant.epoch
+        self._adopted, self._silences = grant.epoch, silences
 
     def turn(self, grant: Grant) -> None:
         """Emit what is due at this moment, batch by batch, or until the term ends."""
@@ -193,6 +201,7 @@ class Dispatcher:
             now, outcomes = self._store.emit(grant, claims)
         except StoreUnavailable as error:
             logger.debug("emission unanswered, it is repeated: %s", error)
+            self._elector.silences += 1
             return False
         except Deposed as error:
             self._elector.stand_down(grant.epoch, "deposed")

@@ -20,6 +20,7 @@ from datetime import datetime
 from celery_singlebeat.clock import Clock
 from celery_singlebeat.errors import NotLeader, StoreUnavailable
 from celery_singlebeat.events import (
+    ClocksDisagree,
     LeadershipAcquired,
     LeadershipLost,
     Listener,
@@ -33,8 +34,10 @@ from celery_singlebeat.store.ports import Candidate, LeaseStore, Won
 
 #: Seconds between two bids of a standby; and until it looks again when the leader seems gone.
 POLL, CONFIRM = 0.1, 0.05
-#: Seconds between "the store does not answer" lines.
+#: Seconds between two lines about the same trouble: a silent store, or clocks that disagree.
 REMIND = 60.0
+#: Seconds by which this machine's clock and the store's may differ without a word.
+TOLERANCE = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +83,11 @@ class Elector:
         self._offset: Offset | None = None
         self._silent_since: Monotonic | None = None
         self._reminded_at = Monotonic(float("-inf"))
+        self._clocks_told_at = Monotonic(float("-inf"))
         #: Unguessable name of the present candidature, and of its presence channel.
         self.nonce = secrets.token_hex(16)
+        #: How often the store gave no answer: whatever was read from it before may not hold after.
+        self.silences = 0
         #: Slots that the tick loop of a standby believes undispatched.
         self.overdue: Mapping[str, datetime] = {}
         #: Marks that bids brought for overdue entries, for the tick loop to take.
@@ -244,6 +250,10 @@ class Elector:
         answered_at = self._clock.monotonic()
         new = sample(asked_at=asked_at, answered_at=answered_at, store_time=store_time)
         self._offset = combine(self._offset, new)
+        ahead = self.clock_disagreement()
+        if abs(ahead) > TOLERANCE and answered_at - self._clocks_told_at >= REMIND:
+            self._clocks_told_at = answered_at
+            self._tell(ClocksDisagree(node=self._candidate.node, seconds=ahead))
         if self._silent_since is not None:
             self._tell(StoreFound(node=self._candidate.node, seconds=answered_at - self._silent_since))
             self._silent_since = None
@@ -251,6 +261,7 @@ class Elector:
 
     def _unanswered(self, error: StoreUnavailable) -> float:
         now = self._clock.monotonic()
+        self.silences += 1
         if self._silent_since is None:
             self._silent_since = now
         if now - self._reminded_at >= REMIND:

@@ -83,7 +83,9 @@ class Line:
 def make_line(name: str, entry: Any, rules: EntryRules) -> Line:
     """The line of an entry; raises whatever its schedule object raises."""
     table = timetable(entry.schedule, zone=rules.timezone)
-    digest = hashlib.sha256(table.rule().encode()).hexdigest()[:16]
+    # Being switched off is part of the rule, so that an entry starts from now when it is switched on.
+    rule = f"{table.rule()}{'' if rules.enabled else ', off'}"
+    digest = hashlib.sha256(rule.encode()).hexdigest()[:16]
     return Line(name, entry, rules, table, digest)
 
 
@@ -140,6 +142,8 @@ class Agenda:
         for line in self._lines.values():
             enrolment = memory.entries.get(line.name)
             if enrolment is None or enrolment.rule != line.rule:
+                if enrolment is not None:
+                    line.anchor = line.last = None
                 unknown.append(line)
                 continue
             line.stand_at(enrolment.anchor, memory.marks.get(line.name))
@@ -147,8 +151,11 @@ class Agenda:
         return unknown
 
     def enrolment(self, lines: Iterable[Line], now: datetime) -> dict[str, Enrolment]:
-        """New lines begin now; a changed rule begins now as well, whatever its history."""
-        return {line.name: Enrolment(now, line.rule) for line in lines}
+        """New lines begin now; a changed rule begins now as well, whatever its history.
+
+        A line that the store has forgotten, and this node has not, goes on where it stands.
+        """
+        return {line.name: Enrolment(line.anchor or now, line.rule) for line in lines}
 
     def put(self, line: Line, *, at: datetime | None = None) -> None:
         """Put a line where its next slot is, or where it is to be looked at again."""

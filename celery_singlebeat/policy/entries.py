@@ -92,8 +92,9 @@ def read_rules(name: str, ours: Mapping[str, Any], defaults: MissedRules) -> Ent
             missed = replace(missed, misfire=Misfire(ours["misfire"]))
         except ValueError:
             raise EntryError(name, f"misfire={ours['misfire']!r}; give 'latest', 'all' or 'skip'") from None
-    if ours.get("misfire_grace") is not None:
-        missed = replace(missed, grace=_number(name, "misfire_grace", ours["misfire_grace"]))
+    if "misfire_grace" in ours:
+        grace = ours["misfire_grace"]
+        missed = replace(missed, grace=None if grace is None else _number(name, "misfire_grace", grace))
     if "catch_up_limit" in ours:
         missed = replace(missed, limit=int(_number(name, "catch_up_limit", ours["catch_up_limit"])))
     if ours.get("overlap", "allow") != "allow":

@@ -253,6 +253,18 @@ class MemoryBeatStore:
         with self._guard:
             return self._tell(f"resign {epoch}")
 
+    # -- what happens to servers ----------------------------------------------------------------
+
+    def forget(self, entry: str | None = None) -> None:
+        """Lose everything, or the newest writes for one entry: its mark and the newest message."""
+        with self._guard:
+            if entry is None:
+                self._kept = _Everything(ears=self._kept.ears)
+                return
+            self._kept.marks.pop(entry, None)
+            for messages in self._kept.queues.values():
+                del messages[:1]
+
     # -- connections ----------------------------------------------------------------------------
 
     def ears(self) -> MemoryEars:

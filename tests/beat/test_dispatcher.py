@@ -13,7 +13,7 @@ from celery_singlebeat.beat.elector import Elector, Timing
 from celery_singlebeat.beat.lines import Agenda, make_line
 from celery_singlebeat.beat.publishing import current_tray
 from celery_singlebeat.beat.watch import Watch
-from celery_singlebeat.errors import Deposed, NotLeader
+from celery_singlebeat.errors import Deposed, NotLeader, StoreUnavailable
 from celery_singlebeat.events import EntryParked, SlotDispatched, SlotRefused, SlotSkipped
 from celery_singlebeat.policy.entries import EntryRules
 from celery_singlebeat.policy.slots import Misfire, MissedRules
@@ -78,8 +78,11 @@ class Beat:
         if renew:
             self.step()
         grant = self.elector.term().grant
-        self.dispatcher.adopt(grant)
-        self.dispatcher.turn(grant)
+        try:
+            self.dispatcher.adopt(grant)
+            self.dispatcher.turn(grant)
+        except StoreUnavailable:
+            pass  # the machine comes back at its next turn
 
     def slots(self, kind=SlotDispatched):
         return [(event.entry, event.slot) for event in self.told if isinstance(event, kind)]
@@ -223,6 +226,49 @@ def test_restarting_more_often_than_the_interval_starves_nothing(clock, store): 
     assert list(store.queues["q"]) == list(dict.fromkeys(store.queues["q"]))
     assert len(store.queues["q"]) == 3
     assert store.remember().marks["weekly"] == start + timedelta(seconds=30)
+
+
+def test_a_leader_looks_again_after_the_store_was_silent(beat, clock, store):  # G1
+    beat.schedule(report=every(10))
+    beat.lead()
+    clock.advance(10)
+    lost = clock.now()
+    beat.lead()
+    # the server comes back without its newest writes: the mark and the message are gone together
+    store.forget("report")
+    beat.store.lose_reply_once("renew")
+    clock.advance(1)
+    beat.lead()
+    assert beat.slots() == [("report", lost)] * 2
+    assert len(store.queues["q"]) == 1
+
+
+def test_a_leader_goes_on_where_it_stands_when_the_store_has_lost_everything(beat, clock, store):
+    beat.schedule(report=every(10))
+    beat.lead()
+    clock.advance(10)
+    beat.lead()
+    store.forget()
+    beat.elector.silences += 1
+    beat.step()  # the lease is gone as well
+    clock.advance(1)
+    beat.lead()
+    clock.advance(9)
+    beat.lead()
+    assert [slot.second for _, slot in beat.slots()] == [10, 20]
+
+
+def test_an_entry_that_is_switched_on_starts_from_now(beat, clock):
+    off = {"report": EntryRules(missed=MissedRules(), enabled=False)}
+    beat.schedule(report=every(10), rules=off)
+    beat.lead()
+    clock.advance(25)
+    beat.schedule(report=every(10))
+    beat.lead()
+    assert beat.slots() == []
+    clock.advance(10)
+    beat.lead()
+    assert beat.slots() == [("report", clock.now())]
 
 
 def test_a_changed_rule_starts_from_now(beat, clock, store):

@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from celery_singlebeat.beat.elector import Elector, Timing
 from celery_singlebeat.errors import NotLeader
-from celery_singlebeat.events import LeadershipAcquired, LeadershipLost, StoreFound, StoreLost
+from celery_singlebeat.events import ClocksDisagree, LeadershipAcquired, LeadershipLost, StoreFound, StoreLost
 from celery_singlebeat.store.ports import Candidate
 from celery_singlebeat.testing import FakeClock, FaultyStore, MemoryBeatStore
 
@@ -269,6 +269,18 @@ def test_a_silent_leader_is_replaced_although_the_stores_clock_stands_still():  
     cluster.pass_time(2, b)
     assert b.leads()
     assert b.told[-1].reason == "silent"
+
+
+def test_clocks_that_disagree_are_told_once_a_minute(a):  # C3
+    wall = FakeClock()
+    a.elector._clock = wall
+    wall.step_wall(3600)
+    for _ in range(100):
+        a.step()
+        wall.advance(1)
+    told = [event for event in a.told if isinstance(event, ClocksDisagree)]
+    assert len(told) == 2
+    assert 3590 < told[0].seconds <= 3600
 
 
 class Storm(RuleBasedStateMachine):

@@ -30,8 +30,17 @@ def test_an_unknown_key_names_entry_value_and_remedy(fields, words):  # E1
 
 @pytest.mark.parametrize(
     ("schedule", "word"),
-    [("60", "'60' is a str"), (None, "no 'schedule'"), (0, "above 0"), (-5, "above 0"), (True, "bool")]
-    + [(timedelta(0), "above 0"), (0.0001, "1 ms"), (object(), "is_due"), (float("nan"), "above 0")],
+    [
+        ("60", "'60' is a str"),
+        (None, "no 'schedule'"),
+        (0, "above 0"),
+        (-5, "above 0"),
+        (True, "bool"),
+        (timedelta(0), "above 0"),
+        (0.0001, "1 ms"),
+        (object(), "is_due"),
+        (float("nan"), "above 0"),
+    ],
 )
 def test_what_cannot_be_a_schedule_is_named(schedule, word):  # E1
     with pytest.raises(EntryError, match=word):
@@ -59,6 +68,10 @@ def test_what_can_be_a_schedule_passes(schedule):
 def test_a_bad_value_is_named_with_what_to_give(fields, word):  # E1
     with pytest.raises(EntryError, match=word):
         read_rules("nightly", fields, DEFAULTS)
+
+
+def test_an_entry_may_lift_the_bound_that_a_setting_has():
+    assert read_rules("nightly", {"misfire_grace": None}, MissedRules(grace=5)).missed.grace is None
 
 
 def test_keys_of_the_entry_win_over_the_settings():
