@@ -292,7 +292,7 @@ def _spawn(argv: list[str], cwd: Path | None, env: dict[str, str], output: int) 
     def order() -> None:
         try:
             result.set_result(start())
-        except BaseException as error:  # noqa: BLE001 - the thread that asked raises it
+        except BaseException as error:
             result.set_exception(error)
 
     global _spawner  # noqa: PLW0603 - one thread per process, by necessity

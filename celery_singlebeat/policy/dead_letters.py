@@ -1,0 +1,186 @@
+"""When a call has failed for good, and what its letter says.
+
+D1  A call that fails for good gets one reason: `conflict_timeout`, `poison`, `max_retries`, or else
+    `not_retryable`.
+D2  A call is poison when as many deliveries as `poison_limit` ended without an outcome.
+D3  The history has one record for each attempt and each lost delivery, oldest first. It travels in a
+    header, so it is bounded: the first record and the newest ones stay.
+D4  Texts in a letter are bounded: a message at its end, a traceback in its middle.
+D5  A letter can be sent again: nothing that names the failure stays in the message that is replayed,
+    and it has all its attempts before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+VERSION = 1
+
+#: The header of a letter.
+LETTER = "singlebeat_letter"
+#: The header in which the history travels between attempts.
+ATTEMPTS = "singlebeat_attempts"
+#: The header that counts replays.
+REPLAYS = "singlebeat_replays"
+#: The header that says since when a call waits for its lock, in seconds since 1970.
+WAITING = "singlebeat_waiting_since"
+
+MAX_RETRIES = "max_retries"
+NOT_RETRYABLE = "not_retryable"
+POISON = "poison"
+CONFLICT_TIMEOUT = "conflict_timeout"
+
+LONGEST_HISTORY = 50
+LONGEST_MESSAGE = 2_000
+LONGEST_TRACEBACK = 16_000
+
+Record = dict[str, Any]
+
+
+def reason_of(
+    *,
+    waited_for_lock: bool = False,
+    lost: bool = False,
+    retryable: bool = False,
+    retries: int = 0,
+    max_retries: int | None = None,
+) -> str:
+    """Why a call failed for good (D1)."""
+    if waited_for_lock:
+        return CONFLICT_TIMEOUT
+    if lost:
+        return POISON
+    if retryable and max_retries is not None and retries >= max_retries:
+        return MAX_RETRIES
+    return NOT_RETRYABLE
+
+
+def is_poison(deliveries: int, limit: int) -> bool:
+    """Whether so many deliveries without an outcome are too many (D2)."""
+    return deliveries >= limit
+
+
+def record(
+    *,
+    attempt: int,
+    failed_at: str,
+    exception: str,
+    message: str = "",
+    host: str = "",
+    wait: float | None = None,
+) -> Record:
+    """One attempt, as it stands in the history; `wait` is how many seconds followed it."""
+    kept: Record = {
+        "attempt": attempt,
+        "failed_at": failed_at,
+        "exception": exception,
+        "message": shorten(message, 300),
+        "host": host,
+    }
+    if wait is not None:
+        kept["wait"] = round(wait, 3)
+    return kept
+
+
+def add(history: Sequence[Record], new: Record) -> list[Record]:
+    """The history with one more record (D3)."""
+    longer = [*history, new]
+    return longer if len(longer) <= LONGEST_HISTORY else [longer[0], *longer[-LONGEST_HISTORY + 1 :]]
+
+
+def read_history(header: object) -> list[Record]:
+    """The history in a header; whatever else stands there counts as none."""
+    if not isinstance(header, (list, tuple)):
+        return []
+    return [dict(item) for item in header if isinstance(item, Mapping)]
+
+
+def last_wait(history: Sequence[Record]) -> float | None:
+    """The wait before the attempt that runs now, in seconds."""
+    value = history[-1].get("wait") if history else None
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def read_replays(header: object) -> int:
+    """How often a message was replayed already; whatever is no count is none."""
+    return header if isinstance(header, int) and not isinstance(header, bool) and header > 0 else 0
+
+
+def shorten(text: str, longest: int, *, middle: bool = False) -> str:
+    """At most `longest` characters of a text, saying how many were left out (D4)."""
+    if len(text) <= longest:
+        return text
+    mark = f"\n... {len(text) - longest} characters left out ...\n"
+    room = max(0, longest - len(mark))
+    if not middle:
+        return text[:room] + mark.rstrip()
+    return text[: room // 2] + mark + text[len(text) - (room - room // 2) :]
+
+
+def letter(
+    *,
+    reason: str,
+    exception: str,
+    message: str,
+    traceback: str,
+    history: Sequence[Record],
+    died_at: str,
+    queue: str,
+    exchange: str,
+    routing_key: str,
+    priority: int | None,
+    entry: str | None,
+    slot: str | None,
+    replays: int,
+) -> Record:
+    """The header of a letter."""
+    return {
+        "version": VERSION,
+        "reason": reason,
+        "exception": exception,
+        "message": shorten(message, LONGEST_MESSAGE),
+        "traceback": shorten(traceback, LONGEST_TRACEBACK, middle=True),
+        "attempts": list(history),
+        "first_failed_at": history[0].get("failed_at") if history else died_at,
+        "died_at": died_at,
+        "queue": queue,
+        "exchange": exchange,
+        "routing_key": routing_key,
+        "priority": priority,
+        "entry": entry,
+        "slot": slot,
+        "replays": replays,
+    }
+
+
+def restored(headers: Mapping[str, Any], replays: int) -> dict[str, Any]:
+    """The headers of a letter as its call first had them, with one replay more (D5).
+
+    `expires` goes too: it said until when the first sending made sense, and the operator says otherwise.
+    """
+    kept = {name: value for name, value in headers.items() if name not in (LETTER, ATTEMPTS, WAITING)}
+    return {**kept, "retries": 0, "eta": None, "expires": None, REPLAYS: replays + 1}
+
+
+def shown(headers: Mapping[str, Any], args: Any, kwargs: Any) -> Record:
+    """A letter as people and programs read it."""
+    header = headers.get(LETTER)
+    about: Mapping[str, Any] = header if isinstance(header, Mapping) else {}
+    return {
+        "id": str(headers.get("id") or ""),
+        "task": str(headers.get("task") or ""),
+        "args": args,
+        "kwargs": kwargs,
+        "queue": about.get("queue"),
+        "reason": about.get("reason"),
+        "exception": about.get("exception"),
+        "message": about.get("message"),
+        "traceback": about.get("traceback"),
+        "attempts": read_history(about.get("attempts")),
+        "first_failed_at": about.get("first_failed_at"),
+        "died_at": about.get("died_at"),
+        "entry": about.get("entry"),
+        "slot": about.get("slot"),
+        "replays": read_replays(about.get("replays")),
+    }

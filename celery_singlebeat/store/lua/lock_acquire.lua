@@ -1,0 +1,96 @@
+-- Take a lock for one delivery of a call, unless another call holds it or this call has its outcome.
+--
+--   KEYS[1] lock      hash: token, task, task_id, host, pid, since, fence, waiting; expires with the lock
+--   KEYS[2] fence     counter, never expires
+--   KEYS[3] call      hash: deliveries, token, lock, attempt, replays, finished, continued, buried, failed
+--   KEYS[4] counters  hash of totals
+--   ARGV[1] token     of the caller, unguessable, one for each delivery
+--   ARGV[2] ttl       milliseconds
+--   ARGV[3] task_id
+--   ARGV[4] task
+--   ARGV[5] host
+--   ARGV[6] pid
+--   ARGV[7] attempt   how often the call was retried before this delivery
+--   ARGV[8] replays   how often it was replayed before
+--   ARGV[9] limit     deliveries without an outcome before the call is poison
+--   ARGV[10] keep     milliseconds that the record of the call outlives its last delivery
+--
+--   returns {"granted", fence, since, deliveries}
+--         | {"held", remaining, waiting, task, task_id, host, pid, since, fence}
+--         | {"finished", continued} | {"stale"} | {"poison", deliveries}
+--
+-- Safe to send again: the lock's own token gets its own grant, and the delivery counts once.
+local t = redis.call('TIME')
+local call = redis.call('HMGET', KEYS[3], 'token', 'finished', 'continued', 'replays', 'attempt', 'buried',
+  'deliveries', 'failed')
+local own = ARGV[1]
+local known, replays = tonumber(call[4]) or 0, tonumber(ARGV[8])
+
+-- guard: outcome
+if replays > known then
+  -- A replay is a new life: what is known of the old one does not bind it.
+  redis.call('DEL', KEYS[3])
+  call = {}
+elseif replays < known or (tonumber(call[5]) or 0) > tonumber(ARGV[7]) or call[6] then
+  return {'stale'}
+elseif call[2] then
+  return {'finished', call[3] and 1 or 0}
+end
+-- end guard
+
+-- guard: settling
+-- It failed just now, and whoever ran it has still to bury it: until then it counts as held.
+local settling = (tonumber(call[8]) or 0) - (t[1] * 1000 + math.floor(t[2] / 1000))
+if settling > 0 then
+  return {'held', settling, 0, ARGV[4], ARGV[3], '', '', '0', '0'}
+end
+-- end guard
+
+local lock = redis.call('HMGET', KEYS[1], 'token', 'task_id', 'waiting', 'fence', 'since')
+local mine = lock[1] == own
+-- guard: holder
+if lock[1] and not mine and not (lock[3] == '1' and lock[2] == ARGV[3]) then
+  local rest = redis.call('HMGET', KEYS[1], 'task', 'host', 'pid')
+  if lock[2] ~= ARGV[3] then
+    redis.call('HINCRBY', KEYS[4], 'lock_conflicts:' .. ARGV[4], 1)
+  end
+  return {'held', redis.call('PTTL', KEYS[1]), lock[3] == '1' and 1 or 0, rest[1] or '', lock[2] or '',
+    rest[2] or '', rest[3] or '', lock[5] or '0', lock[4] or '0'}
+end
+-- end guard
+
+local deliveries = tonumber(call[7]) or 0
+if call[1] ~= own then
+  -- guard: poison
+  if deliveries >= tonumber(ARGV[9]) then
+    if lock[1] then
+      redis.call('DEL', KEYS[1])
+    end
+    return {'poison', deliveries}
+  end
+  -- end guard
+  deliveries = deliveries + 1
+end
+redis.call('HDEL', KEYS[3], 'failed')
+redis.call('HSET', KEYS[3], 'deliveries', deliveries, 'token', own, 'lock', KEYS[1], 'replays', ARGV[8])
+redis.call('PEXPIRE', KEYS[3], ARGV[10])
+
+if mine then
+  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  return {'granted', lock[4], lock[5], deliveries}
+end
+
+local fence = redis.call('INCR', KEYS[2])
+local micros = t[1] * 1000000 + t[2]
+if fence < micros then
+  -- Grows also after the counter was lost with the data.
+  fence = micros
+  redis.call('SET', KEYS[2], string.format('%.0f', fence))
+end
+local text = string.format('%.0f', fence)
+local since = string.format('%.0f', t[1] * 1000 + math.floor(t[2] / 1000))
+redis.call('DEL', KEYS[1])
+redis.call('HSET', KEYS[1], 'token', own, 'task', ARGV[4], 'task_id', ARGV[3], 'host', ARGV[5],
+  'pid', ARGV[6], 'since', since, 'fence', text)
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+return {'granted', text, since, deliveries}

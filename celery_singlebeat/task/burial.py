@@ -1,0 +1,161 @@
+"""From a failed message to its letter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from celery import Celery
+from celery.exceptions import MaxRetriesExceededError
+from celery.utils.serialization import UnpickleableExceptionWrapper
+
+from celery_singlebeat.errors import LockConflict, PoisonedCall
+from celery_singlebeat.moments import iso
+from celery_singlebeat.policy import dead_letters
+from celery_singlebeat.store.letter_ports import Burial, Parcel, Receipt
+from celery_singlebeat.task.retries import EXHAUSTED
+from celery_singlebeat.task.rules import TaskRules
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a call ends: the exception, and its traceback as text. `lost`: so many deliveries were lost."""
+
+    error: BaseException
+    traceback: str
+    lost: int = 0
+
+    @property
+    def name(self) -> str:
+        """The exception's class, also of one that could not travel."""
+        if isinstance(self.error, UnpickleableExceptionWrapper):
+            return str(self.error.exc_cls_name)
+        return type(self.error).__name__
+
+    @property
+    def message(self) -> str:
+        """What the exception says."""
+        try:
+            return str(self.error)
+        except Exception:  # an exception whose text fails must not keep its call from burial
+            return ""
+
+
+def reason_of(failure: Failure, rules: TaskRules, *, retries: int, max_retries: int | None) -> str:
+    """Why this call failed for good."""
+    error = failure.error
+    if isinstance(error, MaxRetriesExceededError) or getattr(error, EXHAUSTED, False):
+        return dead_letters.MAX_RETRIES
+    if isinstance(error, UnpickleableExceptionWrapper):
+        # Its class did not travel. Where every exception is tried again, this one was.
+        retryable = Exception in rules.autoretry_for
+    else:
+        retryable = rules.is_retryable(error)
+    return dead_letters.reason_of(
+        waited_for_lock=isinstance(error, LockConflict) and rules.on_conflict == "retry",
+        lost=isinstance(error, PoisonedCall),
+        retryable=retryable,
+        retries=retries,
+        max_retries=max_retries,
+    )
+
+
+def burial_of(request: Any, rules: TaskRules, failure: Failure, now: datetime) -> Burial:
+    """The letter for a worker's request, with what the broker needs to acknowledge its message."""
+    message, task = request.message, request.task
+    headers: Mapping[str, Any] = message.headers or {}
+    retries = int(request.request_dict.get("retries") or 0)
+    replays = dead_letters.read_replays(headers.get(dead_letters.REPLAYS))
+    reason = reason_of(failure, rules, retries=retries, max_retries=task.max_retries)
+    info = message.delivery_info or {}
+    exchange, routing_key = str(info.get("exchange") or ""), str(info.get("routing_key") or "")
+    letter = dead_letters.letter(
+        reason=reason,
+        exception=failure.name,
+        message=failure.message,
+        traceback=failure.traceback,
+        history=_history(headers, failure, retries, iso(now), str(request.hostname or "")),
+        died_at=iso(now),
+        queue=queue_of(request.app, exchange, routing_key),
+        exchange=exchange,
+        routing_key=routing_key,
+        priority=(message.properties or {}).get("priority"),
+        entry=_text(headers.get("singlebeat_entry")),
+        slot=_text(headers.get("singlebeat_slot")),
+        replays=replays,
+    )
+    return Burial(
+        parcel=parcel_of(message, {**headers, dead_letters.LETTER: letter}),
+        task=task.name,
+        task_id=str(request.id),
+        reason=reason,
+        attempt=retries,
+        replays=replays,
+        receipt=receipt_of(message),
+    )
+
+
+def _history(
+    headers: Mapping[str, Any], failure: Failure, retries: int, now: str, hostname: str
+) -> list[dead_letters.Record]:
+    history = dead_letters.read_history(headers.get(dead_letters.ATTEMPTS))
+    for _ in range(max(1, failure.lost)):
+        history = dead_letters.add(
+            history,
+            dead_letters.record(
+                attempt=retries + 1,
+                failed_at=now,
+                exception="WorkerLostError" if failure.lost else failure.name,
+                message="the delivery ended without an outcome" if failure.lost else failure.message,
+                host=hostname,
+            ),
+        )
+    return history
+
+
+def parcel_of(message: Any, headers: Mapping[str, Any]) -> Parcel:
+    """A message as its broker had it, with these headers.
+
+    The virtual transports keep the text that travelled; of an AMQP message kombu keeps the bytes, already
+    unpacked if they were compressed.
+    """
+    raw = getattr(message, "_raw", None)
+    if isinstance(raw, Mapping) and "body" in raw:
+        return Parcel(
+            body=raw["body"],
+            content_type=raw.get("content-type"),
+            content_encoding=raw.get("content-encoding"),
+            headers=dict(headers),
+            properties=dict(raw.get("properties") or {}),
+        )
+    return Parcel(
+        body=message.body,
+        content_type=message.content_type,
+        content_encoding=message.content_encoding,
+        headers={name: value for name, value in headers.items() if name != "compression"},
+        properties=dict(message.properties or {}),
+    )
+
+
+def receipt_of(message: Any) -> Receipt | None:
+    """Where a Redis broker keeps this message until it is acknowledged."""
+    channel = message.channel
+    unacked, index = getattr(channel, "unacked_key", None), getattr(channel, "unacked_index_key", None)
+    if not (isinstance(unacked, str) and isinstance(index, str)):
+        return None
+    return Receipt(str(message.delivery_tag), unacked, index)
+
+
+def queue_of(app: Celery, exchange: str, routing_key: str) -> str:
+    """The queue that a message came through, as far as the app's own queues tell."""
+    if exchange:
+        for name, queue in app.amqp.queues.items():
+            if queue.exchange.name == exchange and queue.routing_key == routing_key:
+                return str(name)
+    return routing_key
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)

@@ -1,0 +1,152 @@
+"""What a call does whose lock is taken, or whose outcome is known already."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NoReturn
+
+from celery.app.task import Context
+from celery.exceptions import Ignore, Reject, Retry
+
+from celery_singlebeat.errors import LockConflict, StoreUnavailable
+from celery_singlebeat.events import LockConflicted, RetryScheduled
+from celery_singlebeat.moments import iso
+from celery_singlebeat.policy.dead_letters import WAITING
+from celery_singlebeat.store.lock_ports import Caller, Holder, Taken
+from celery_singlebeat.task.rules import TaskRules
+from celery_singlebeat.task.workplace import Workplace
+
+_KINDS = ("conflict", "duplicate")
+#: A copy never comes back sooner than this, in seconds.
+_SHORTEST_STANDBY = 0.5
+
+Skipped = dict[str, Any]
+
+
+def was_skipped(result: object) -> bool:
+    """Whether this result says that its call did not run, because of its lock."""
+    return isinstance(result, dict) and result.get("skipped") in _KINDS and "key" in result
+
+
+def skipped(kind: str, key: str, holder: Holder | None = None) -> Skipped:
+    """The result of a call that did not run."""
+    return {"skipped": kind, "key": key, "holder": shown(holder) if holder else {}}
+
+
+def shown(holder: Holder) -> dict[str, object]:
+    """Who holds a lock, for results, errors and events."""
+    return {
+        "task_id": holder.task_id,
+        "host": holder.host,
+        "pid": holder.pid,
+        "since": iso(holder.since),
+    }
+
+
+def give_way(
+    task: Any,
+    request: Context,
+    rules: TaskRules,
+    place: Workplace,
+    *,
+    caller: Caller,
+    key: str,
+    taken: Taken,
+) -> Skipped:
+    """Do what the task says when another call holds its lock; returns a result or raises."""
+    holder = shown(taken.holder)
+    policy = "duplicate" if taken.same_call else rules.on_conflict
+    place.tell(
+        LockConflicted(task=caller.task, task_id=caller.task_id, key=key, holder=holder, policy=policy)
+    )
+    if taken.same_call and not place.eager:
+        stand_back(task, request, taken)
+    if policy in ("skip", "duplicate"):
+        return skipped("conflict", key, taken.holder)
+    if policy == "fail" or place.eager:
+        # An eager call that waits for a lock which its own caller holds would wait for ever.
+        raise LockConflict(key, holder)
+    since = _waiting_since(request)
+    if rules.conflict_timeout is not None and time.time() - since >= rules.conflict_timeout:
+        raise LockConflict(key, holder)
+    send_again(task, request, countdown=rules.conflict_countdown, headers={WAITING: since})
+    raise _later(LockConflict(key, holder), rules.conflict_countdown)
+
+
+def stand_back(task: Any, request: Context, taken: Taken) -> NoReturn:
+    """Let a copy of a running call come back when its holder would have expired, were it dead.
+
+    The state of the call is the other copy's to write, so this one is ignored, not retried; and it
+    has started in time already, so it does not expire any more.
+    """
+    countdown = max(_SHORTEST_STANDBY, taken.remaining) + 0.1
+    send_again(task, request, countdown=countdown, expires=None)
+    raise Ignore
+
+
+def without_answer(
+    task: Any,
+    request: Context,
+    rules: TaskRules,
+    place: Workplace,
+    *,
+    caller: Caller,
+    error: StoreUnavailable,
+) -> None:
+    """Do what the task says when the store cannot be asked; returns if the body shall run all the same."""
+    if rules.on_lock_error == "run":
+        return
+    if rules.on_lock_error == "fail":
+        raise error
+    wait = rules.conflict_countdown
+    send_again(task, request, countdown=wait)
+    place.tell(
+        RetryScheduled(
+            task=caller.task,
+            task_id=caller.task_id,
+            attempt=caller.attempt + 1,
+            wait=wait,
+            exception=str(error),
+        )
+    )
+    raise _later(error, wait)
+
+
+def send_again(
+    task: Any, request: Context, *, countdown: float, headers: dict[str, Any] | None = None, **options: Any
+) -> None:
+    """Put the same call into its queue once more, not as another attempt.
+
+    Raises `Reject` with requeue when the broker does not take it: then this message stays.
+    """
+    try:
+        signature = task.signature_from_request(
+            request,
+            countdown=countdown,
+            retries=request.retries,
+            headers={**own_headers(request), **(headers or {})},
+            **options,
+        )
+        signature.apply_async(add_to_parent=False)
+    except Exception as error:
+        raise Reject(error, requeue=True) from error
+
+
+def _later(error: Exception, wait: float) -> Retry:
+    when: Any = wait  # the type stubs take a float for no number
+    return Retry(exc=error, when=when)
+
+
+def own_headers(request: Context) -> dict[str, Any]:
+    """The headers that a call takes along; RabbitMQ's notes on dead-lettering are not among them."""
+    headers = request.headers or {}
+    return {
+        name: value
+        for name, value in headers.items()
+        if not name.startswith(("x-death", "x-first-death", "x-last-death"))
+    }
+
+
+def _waiting_since(request: Context) -> float:
+    value = (request.headers or {}).get(WAITING)
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else time.time()

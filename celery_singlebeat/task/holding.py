@@ -1,0 +1,90 @@
+"""The lock of one execution, as its body sees it."""
+
+from __future__ import annotations
+
+import threading
+
+from celery_singlebeat.clock import Clock
+from celery_singlebeat.errors import LockLost
+from celery_singlebeat.moments import Monotonic, later
+from celery_singlebeat.policy.leases import margin
+from celery_singlebeat.store.lock_ports import Caller, Lease, LockStore
+
+
+class TaskLock:
+    """A lock that was granted to one execution.
+
+    `key` names it, `token` is its holder's alone, `fence` grows with every acquisition: hand it to
+    whatever stores the work, which can then refuse a smaller one.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        token: str,
+        fence: int,
+        *,
+        caller: Caller,
+        store: LockStore,
+        clock: Clock,
+        ttl: float,
+        asked_at: Monotonic,
+    ) -> None:
+        self.key = key
+        self.token = token
+        self.fence = fence
+        self.caller = caller
+        self.store = store
+        self.ttl = ttl
+        self._clock = clock
+        self._state = threading.Lock()
+        self._lost = False
+        self._trusted_until = later(asked_at, ttl - margin(ttl))
+
+    def __repr__(self) -> str:
+        return f"<TaskLock {self.key} fence={self.fence} {'held' if self.held else 'lost'}>"
+
+    @property
+    def held(self) -> bool:
+        """Whether nobody else can hold the key now, by this process's own monotonic clock."""
+        return not self._lost and self._clock.monotonic() < self._trusted_until
+
+    def check(self) -> None:
+        """Raise `LockLost` unless the lock is held."""
+        if not self.held:
+            raise LockLost(self.key, self.fence)
+
+    @property
+    def lease(self) -> Lease:
+        """What a renewal names."""
+        return Lease(self.key, self.token, self.caller.task_id)
+
+    def extend(self, asked_at: Monotonic) -> None:
+        """The store said yes to a renewal that was asked for at `asked_at`."""
+        with self._state:
+            if not self._lost:
+                self._trusted_until = max(self._trusted_until, later(asked_at, self.ttl - margin(self.ttl)))
+
+    def lose(self) -> bool:
+        """From now on the lock counts as lost; True for whoever says so first."""
+        with self._state:
+            first, self._lost = not self._lost, True
+            return first
+
+
+class NoLock:
+    """Stands in where there is no lock: a direct call, or `on_lock_error="run"` without Redis.
+
+    It is not held, and cannot be lost: `check()` has nothing to say.
+    """
+
+    key = ""
+    token = ""
+    fence = 0
+    held = False
+
+    def check(self) -> None:
+        """Do nothing."""
+
+    def __repr__(self) -> str:
+        return "<NoLock>"

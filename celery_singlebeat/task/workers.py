@@ -1,0 +1,60 @@
+"""What a worker does beside running tasks: check the settings at its start, and note what went on."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from celery import Celery, signals
+
+from celery_singlebeat.errors import SettingsError, StoreUnavailable
+from celery_singlebeat.store.lock_ports import Outcome
+from celery_singlebeat.task.heartbeat import heartbeat
+from celery_singlebeat.wiring import wire
+
+_FIRST_TRY_AGAIN = 1.0
+_LAST_TRY = 60.0
+
+#: Apps with at least one task of ours.
+_apps: weakref.WeakSet[Celery] = weakref.WeakSet()
+
+
+def expect(app: Celery) -> None:
+    """Remember that this app has a task whose settings its workers must check."""
+    _apps.add(app)
+
+
+def check_settings(app: Celery) -> None:
+    """Read the app's settings; a problem ends the process with its one line."""
+    try:
+        wiring = wire(app)
+        if not wiring.in_memory:
+            _ = wiring.address
+    except SettingsError as error:
+        raise SystemExit(f"Error: {error}") from None
+
+
+@signals.worker_init.connect(weak=False, dispatch_uid="singlebeat-settings")
+def _on_worker_init(sender: Any = None, **_: Any) -> None:
+    app = getattr(sender, "app", None)
+    if app is None:
+        return
+    app.finalize()
+    if app in _apps:
+        check_settings(app)
+
+
+@signals.task_postrun.connect(weak=False, dispatch_uid="singlebeat-continued")
+def _on_task_postrun(task: Any = None, state: Any = None, **_: Any) -> None:
+    """Callbacks, chain and chord of a successful call are sent on by now: no copy has to do it again."""
+    request = getattr(task, "request", None)
+    execution = getattr(request, "singlebeat", None)
+    if execution is None or not execution.leads_on or execution.place.eager:
+        return
+    if execution.outcome is not Outcome.SUCCESS or state != "SUCCESS" or not execution.rules.dedupe_ttl:
+        return
+    locks, task_id = execution.place.locks, execution.caller.task_id
+    try:
+        locks.continued(task_id)
+    except StoreUnavailable:
+        heartbeat().owe(lambda: locks.continued(task_id), every=_FIRST_TRY_AGAIN, within=_LAST_TRY)

@@ -1,0 +1,166 @@
+"""When a call has failed for good, and what its letter says (D1 to D5 of `policy.dead_letters`)."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_singlebeat.policy import dead_letters
+from celery_singlebeat.policy.dead_letters import (
+    ATTEMPTS,
+    LETTER,
+    LONGEST_HISTORY,
+    LONGEST_MESSAGE,
+    LONGEST_TRACEBACK,
+    REPLAYS,
+    WAITING,
+    add,
+    is_poison,
+    last_wait,
+    letter,
+    read_history,
+    read_replays,
+    reason_of,
+    record,
+    restored,
+    shorten,
+    shown,
+)
+
+
+def a_letter(**facts):
+    given_facts = {
+        "reason": "max_retries",
+        "exception": "ValueError",
+        "message": "no",
+        "traceback": "",
+        "history": [],
+        "died_at": "2026-01-01T00:00:10+00:00",
+        "queue": "celery",
+        "exchange": "",
+        "routing_key": "celery",
+        "priority": 0,
+        "entry": None,
+        "slot": None,
+        "replays": 0,
+    }
+    return letter(**{**given_facts, **facts})
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"retryable": True, "retries": 5, "max_retries": 5}, "max_retries"),
+        ({"retryable": True, "retries": 0, "max_retries": 0}, "max_retries"),
+        ({"retryable": True, "retries": 1, "max_retries": 5}, "not_retryable"),
+        ({"retryable": True, "retries": 99, "max_retries": None}, "not_retryable"),
+        ({"retryable": False, "retries": 5, "max_retries": 5}, "not_retryable"),
+        ({"lost": True, "retryable": True, "retries": 5, "max_retries": 5}, "poison"),
+        ({"waited_for_lock": True, "retryable": True}, "conflict_timeout"),
+    ],
+)
+def test_every_failure_for_good_has_one_reason(facts, reason):  # D1
+    assert reason_of(**facts) == reason
+
+
+@pytest.mark.parametrize(("deliveries", "limit", "poison"), [(4, 5, False), (5, 5, True), (1, 1, True)])
+def test_a_call_is_poison_at_the_limit(deliveries, limit, poison):  # D2
+    assert is_poison(deliveries, limit) is poison
+
+
+@given(st.integers(0, 200))
+def test_the_history_keeps_the_first_record_and_the_newest_ones(length):  # D3
+    history = []
+    for number in range(1, length + 1):
+        history = add(history, record(attempt=number, failed_at="t", exception="E"))
+    numbers = [item["attempt"] for item in history]
+    assert len(numbers) == min(length, LONGEST_HISTORY)
+    if length > LONGEST_HISTORY:
+        assert numbers == [1, *range(length - LONGEST_HISTORY + 2, length + 1)]
+    else:
+        assert numbers == list(range(1, length + 1))
+
+
+@pytest.mark.parametrize("header", [None, "text", 5, {"a": 1}, [1, "x"]])
+def test_a_header_that_is_no_history_counts_as_none(header):  # D3
+    assert read_history(header) == []
+
+
+def test_the_wait_before_this_attempt_is_read_from_the_history():
+    assert last_wait([]) is None
+    assert last_wait([record(attempt=1, failed_at="t", exception="E", wait=1.25)]) == 1.25
+    assert last_wait([{"wait": "nonsense"}]) is None
+
+
+@pytest.mark.parametrize(("header", "replays"), [(None, 0), (3, 3), (-1, 0), ("7", 0), (True, 0)])
+def test_a_header_that_is_no_count_of_replays_counts_as_none(header, replays):
+    assert read_replays(header) == replays
+
+
+@given(st.text(max_size=500), st.integers(80, 400), st.booleans())
+def test_a_shortened_text_fits_and_a_short_one_stays(text, longest, middle):  # D4
+    short = shorten(text, longest, middle=middle)
+    assert len(short) <= longest
+    if len(text) <= longest:
+        assert short == text
+
+
+def test_a_long_traceback_keeps_its_beginning_and_its_end():  # D4
+    text = shorten("begin" + "x" * 100_000 + "end", LONGEST_TRACEBACK, middle=True)
+    assert text.startswith("begin")
+    assert text.endswith("end")
+    assert "left out" in text
+
+
+def test_a_letter_is_bounded_json():  # D4
+    made = a_letter(message="m" * 100_000, traceback="t" * 1_000_000)
+    assert len(made["message"]) <= LONGEST_MESSAGE
+    assert len(json.dumps(made)) < 2 * LONGEST_TRACEBACK
+
+
+def test_a_letter_knows_when_its_call_failed_first():
+    history = [record(attempt=1, failed_at="2026-01-01T00:00:00+00:00", exception="E")]
+    assert a_letter(history=history)["first_failed_at"] == "2026-01-01T00:00:00+00:00"
+    assert a_letter()["first_failed_at"] == a_letter()["died_at"]
+
+
+def test_a_replayed_call_starts_anew_with_one_replay_more():  # D5
+    headers = {
+        "id": "1",
+        "task": "t",
+        "retries": 5,
+        "eta": "x",
+        "expires": "y",
+        "singlebeat_entry": "nightly",
+        "mine": [1],
+        LETTER: a_letter(),
+        ATTEMPTS: [{}],
+        WAITING: 1.0,
+        REPLAYS: 2,
+    }
+    assert restored(headers, 2) == {
+        "id": "1",
+        "task": "t",
+        "retries": 0,
+        "eta": None,
+        "expires": None,
+        "singlebeat_entry": "nightly",
+        "mine": [1],
+        REPLAYS: 3,
+    }
+
+
+def test_a_letter_is_shown_with_exactly_the_documented_fields():
+    made = shown({"id": "1", "task": "t", LETTER: a_letter(replays=1)}, [1], {"a": 2})
+    assert set(made) == {
+        *("id", "task", "args", "kwargs", "queue", "reason", "exception", "message", "traceback"),
+        *("attempts", "first_failed_at", "died_at", "entry", "slot", "replays"),
+    }
+    assert (made["id"], made["args"], made["kwargs"], made["replays"]) == ("1", [1], {"a": 2}, 1)
+
+
+def test_a_message_that_is_no_letter_is_shown_all_the_same():
+    made = shown({"some": "header"}, None, None)
+    assert (made["id"], made["task"], made["reason"], made["attempts"]) == ("", "", None, [])
+    assert dead_letters.VERSION == 1

@@ -1,0 +1,238 @@
+"""What every store of dead letters promises (R1 to R4 of `store.letter_ports`), asked of each of them."""
+
+import itertools
+
+import pytest
+import redis
+from kombu import Connection
+
+from celery_singlebeat.clock import SystemClock
+from celery_singlebeat.errors import StoreUnavailable
+from celery_singlebeat.store.broker_letters import BrokerLetterStore
+from celery_singlebeat.store.keys import Keys
+from celery_singlebeat.store.letter_ports import Burial, Parcel, Receipt
+from celery_singlebeat.store.lock_ports import Caller, Outcome, Stale
+from celery_singlebeat.store.memory_locks import MemoryLockStore
+from celery_singlebeat.store.redis_letters import RedisLetterStore
+from celery_singlebeat.store.redis_locks import RedisLockStore
+from celery_singlebeat.testing.servers import free_port
+
+# kombu 5.4 calls redis-py 5.3 in a way that this one deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore:Call to 'get_connection':DeprecationWarning")
+
+_numbers = itertools.count(1)
+
+
+class LetterBench:
+    def __init__(self, store, locks, connect, queue):
+        self.store = store
+        self.locks = locks
+        self.connect = connect
+        self.queue = queue
+
+    def parcel(self, task_id, **headers):
+        return Parcel(
+            body='[["ä"], {}, {}]',
+            content_type="application/json",
+            content_encoding="utf-8",
+            headers={"id": task_id, "task": "t", **headers},
+            properties={"correlation_id": task_id, "priority": 3},
+        )
+
+    def bury(self, task_id, *, attempt=0, replays=0, receipt=None, **headers):
+        burial = Burial(
+            parcel=self.parcel(task_id, **headers),
+            task="t",
+            task_id=task_id,
+            reason="max_retries",
+            attempt=attempt,
+            replays=replays,
+            receipt=receipt,
+        )
+        return self.store.bury(burial)
+
+    def ids(self):
+        return [parcel.headers["id"] for parcel in self.store.letters()]
+
+    def acquire(self, task_id, **about):
+        caller = Caller(task="t", task_id=task_id, host="h", pid=1, **about)
+        return self.locks.acquire("k", f"token{next(_numbers)}", ttl=60, caller=caller, poison_limit=5)
+
+    def receive(self, queue):
+        """Take the next message from a queue, as any consumer would."""
+        with self.connect() as connection, connection.SimpleQueue(queue) as simple:
+            message = simple.get(timeout=5)
+            message.ack()
+            return message
+
+
+def _broker_bench(url, locks, queue):
+    def connect():
+        return Connection(url, transport_options={"confirm_publish": True})
+
+    return LetterBench(BrokerLetterStore(connect, locks, queue=queue, limit=5), locks, connect, queue)
+
+
+@pytest.fixture(
+    params=[
+        "memory",
+        pytest.param("redis", marks=pytest.mark.redis),
+        pytest.param("rabbitmq", marks=pytest.mark.rabbitmq),
+    ]
+)
+def bench(request):
+    queue = f"letters{next(_numbers)}"
+    if request.param == "memory":
+        yield _broker_bench("memory://", MemoryLockStore(SystemClock()), queue)
+    elif request.param == "rabbitmq":
+        url = request.getfixturevalue("rabbitmq_url")
+        yield _broker_bench(url, MemoryLockStore(SystemClock()), queue)
+    else:
+        yield from _redis_bench(request.getfixturevalue("redis_url"), queue)
+
+
+def _redis_bench(url, queue, prefix=""):
+    keys = Keys(f"letters{next(_numbers)}")
+    locks = RedisLockStore(lambda: redis.Redis.from_url(url, decode_responses=True), keys)
+    store = RedisLetterStore(
+        lambda: redis.Redis.from_url(url), keys, queue=queue, limit=5, broker_prefix=prefix
+    )
+    options = {"global_keyprefix": prefix} if prefix else {}
+    yield LetterBench(store, locks, lambda: Connection(url, transport_options=options), queue)
+    store.close()
+    locks.close()
+
+
+@pytest.fixture
+def redis_bench(redis_url):
+    yield from _redis_bench(redis_url, f"letters{next(_numbers)}")
+
+
+def test_a_letter_holds_the_message_as_it_was(bench):  # R2
+    assert bench.store.number() == 0
+    assert bench.bury("a", mine=[1, {"x": None}])
+    (letter,) = bench.store.letters()
+    body = letter.body if isinstance(letter.body, str) else letter.body.decode()
+    assert body == '[["ä"], {}, {}]'
+    assert (letter.content_type, letter.content_encoding) == ("application/json", "utf-8")
+    assert letter.headers == {"id": "a", "task": "t", "mine": [1, {"x": None}]}
+    assert letter.properties["correlation_id"] == "a"
+    assert bench.store.number() == 1
+
+
+def test_reading_letters_takes_none(bench):
+    for task_id in "abc":
+        bench.bury(task_id)
+    assert bench.ids() == ["a", "b", "c"]
+    assert bench.ids() == ["a", "b", "c"]
+    assert bench.store.number() == 3
+
+
+def test_a_call_has_one_letter_for_each_count_of_replays(bench):  # R1, guard: letter
+    assert bench.bury("a")
+    assert not bench.bury("a")
+    assert bench.bury("a", replays=1)
+    assert not bench.bury("a", replays=0)
+    assert bench.ids() == ["a", "a"]
+
+
+def test_a_call_with_a_later_attempt_gets_no_letter(bench):  # R1, guard: letter
+    grant_token = "token"
+    caller = Caller(task="t", task_id="a", host="h", pid=1)
+    bench.locks.acquire("k", grant_token, ttl=60, caller=caller, poison_limit=5)
+    bench.locks.release("k", grant_token, caller=caller, outcome=Outcome.RETRY)
+    assert not bench.bury("a", attempt=0)
+    assert bench.bury("a", attempt=1)
+
+
+def test_a_buried_call_is_not_granted_a_lock(bench):  # N5
+    bench.bury("a")
+    assert bench.acquire("a") == Stale()
+
+
+def test_the_oldest_letters_go_beyond_the_limit(bench):
+    for number in range(8):
+        bench.bury(f"call{number}")
+    assert bench.ids() == [f"call{number}" for number in range(3, 8)]
+
+
+def test_a_replay_moves_one_letter_into_its_queue(bench):  # R3
+    for task_id in "abc":
+        bench.bury(task_id, failure="why")
+    letter = next(parcel for parcel in bench.store.letters() if parcel.headers["id"] == "b")
+    queue = f"{bench.queue}-target"
+    if bench.connect().transport.driver_type == "amqp":
+        with bench.connect() as connection:
+            connection.channel().queue_declare(queue=queue, durable=True, auto_delete=False)
+    message = Parcel(
+        body=letter.body,
+        content_type=letter.content_type,
+        content_encoding=letter.content_encoding,
+        headers={"id": "b", "task": "t"},
+        properties={**letter.properties, "priority": 0},
+    )
+    assert bench.store.replay(letter, message, queue)
+    assert not bench.store.replay(letter, message, queue)
+    assert sorted(bench.ids()) == ["a", "c"]
+    received = bench.receive(queue)
+    assert received.payload == [["ä"], {}, {}]
+    assert received.headers == {"id": "b", "task": "t"}
+    assert received.properties["correlation_id"] == "b"
+
+
+def test_letters_can_be_thrown_away(bench):
+    for task_id in "abc":
+        bench.bury(task_id)
+    chosen = [parcel for parcel in bench.store.letters() if parcel.headers["id"] != "b"]
+    assert bench.store.remove(chosen) == 2
+    assert bench.store.remove(chosen) == 0
+    assert bench.ids() == ["b"]
+
+
+def test_any_consumer_can_read_the_letters(bench):
+    bench.bury("a")
+    assert bench.receive(bench.queue).payload == [["ä"], {}, {}]
+    assert bench.store.number() == 0
+
+
+def test_burying_acknowledges_the_message_in_the_same_step(redis_bench, redis_client):
+    for tag in ("tag", "other"):
+        redis_client.hset("unacked", tag, "message")
+        redis_client.zadd("unacked_index", {tag: 1})
+    redis_bench.bury("a", receipt=Receipt("tag", "unacked", "unacked_index"))
+    assert redis_client.hkeys("unacked") == ["other"]
+    assert redis_client.zrange("unacked_index", 0, -1) == ["other"]
+
+
+def test_a_refused_letter_leaves_its_message_where_it_is(redis_bench, redis_client):  # R4
+    redis_client.set(redis_bench.queue, "not a list")
+    redis_client.hset("unacked", "tag", "message")
+    with pytest.raises(StoreUnavailable):
+        redis_bench.bury("a", receipt=Receipt("tag", "unacked", "unacked_index"))
+    assert redis_client.hkeys("unacked") == ["tag"]
+    redis_client.delete(redis_bench.queue)
+    assert redis_bench.bury("a", receipt=Receipt("tag", "unacked", "unacked_index"))
+
+
+def test_a_broker_with_a_key_prefix_finds_its_letters(redis_url, redis_client):
+    for bench in _redis_bench(redis_url, "letters", "mine:"):
+        bench.bury("a")
+        assert redis_client.llen("mine:letters") == 1
+        assert bench.receive("letters").payload == [["ä"], {}, {}]
+
+
+def test_a_broker_that_is_away_is_no_answer():  # R4
+    url = f"redis://127.0.0.1:{free_port()}/0"
+    for bench in _redis_bench(url, "letters"):
+        with pytest.raises(StoreUnavailable):
+            bench.bury("a")
+    away = _broker_bench(f"amqp://127.0.0.1:{free_port()}//", MemoryLockStore(SystemClock()), "letters")
+    with pytest.raises(StoreUnavailable):
+        away.bury("a")
+
+
+def test_many_letters_are_read_page_by_page(redis_bench):
+    redis_bench.store._limit = 10_000
+    for number in range(450):
+        redis_bench.bury(f"call{number}")
+    assert redis_bench.ids() == [f"call{number}" for number in range(450)]

@@ -1,0 +1,202 @@
+"""Copies of one call: concurrent ones, finished ones, and those that a broker delivers again (G3)."""
+
+import signal
+import uuid
+
+import celery
+import pytest
+from celery import chain, chord
+
+from celery_singlebeat import was_skipped
+from celery_singlebeat.testing.processes import wait_until
+
+pytestmark = [pytest.mark.process, pytest.mark.redis]
+
+JOBS = "tests.task.jobs"
+
+
+def call(crew, task, *args, **options):
+    return crew.app.signature(f"{JOBS}.{task}", args=args, **options)
+
+
+def test_the_copy_of_a_running_call_stands_back_and_is_a_duplicate_in_the_end(crew, name):  # G3, T4
+    call_id = str(uuid.uuid4())
+    result = crew.send("hold", name, 20, "first", task_id=call_id)
+    crew.await_events(name, 1)
+    crew.send("hold", name, 20, "copy", task_id=call_id)
+    wait_until(lambda: f"{call_id}] does not run (duplicate)" in crew.logs(), 10, crew.logs)
+    assert result.state != "SUCCESS"
+    crew.go(name)
+    fence = result.get(timeout=10)
+    wait_until(lambda: not crew.unacked() and not crew.redis.llen("celery"), 15, crew.logs)
+    assert len(crew.events(name)) == 2  # one start, one end
+    assert crew.highest(name) == 1
+    assert crew.app.AsyncResult(call_id).result == fence
+
+
+def test_a_finished_call_does_not_run_again(crew, name):  # G3, N5, guard: outcome
+    call_id = str(uuid.uuid4())
+    crew.send("hold", name, 0, task_id=call_id).get(timeout=10)
+    crew.send("hold", name, 0, task_id=call_id)
+    wait_until(lambda: crew.logs().count(f"[{call_id}] received") == 2, 10, crew.logs)
+    wait_until(lambda: not crew.unacked(), 10)
+    assert len(crew.events(name)) == 2
+
+
+@pytest.mark.fault
+@pytest.mark.slow
+def test_a_task_longer_than_the_visibility_timeout_runs_once(make_crew, name):  # G3
+    crew = make_crew(broker_transport_options={"visibility_timeout": 1})
+    crew.start(concurrency=1)
+    crew.start(concurrency=1)
+    crew.ready()
+    result = crew.send("hold", name, 30, "only")
+    crew.await_events(name, 1)
+
+    def a_copy_came():
+        crew.deliver_again()
+        return "does not run (duplicate)" in crew.logs()
+
+    wait_until(a_copy_came, 20, crew.logs)
+    crew.go(name)
+    result.get(timeout=10)
+    wait_until(lambda: not crew.unacked() and not crew.redis.llen("celery"), 30, crew.logs)
+    assert len(crew.events(name)) == 2
+    assert crew.highest(name) == 1
+
+
+@pytest.mark.fault
+@pytest.mark.slow
+def test_a_backoff_longer_than_the_visibility_timeout_adds_no_attempts(make_crew, name):  # N5
+    crew = make_crew(broker_transport_options={"visibility_timeout": 1})
+    crew.start(concurrency=2)
+    crew.start(concurrency=2)
+    crew.ready()
+    result = crew.send("slow_to_retry", name)
+
+    def it_failed_for_good():
+        crew.deliver_again()
+        return crew.letters(result.id)
+
+    wait_until(it_failed_for_good, 30, crew.logs, interval=0.1)
+    copies = crew.logs().count(f"[{result.id}] received") - 3
+    assert copies > 0
+    wait_until(lambda: not crew.unacked() and not crew.redis.llen("celery"), 30, crew.logs)
+    assert [text.split()[0] for text in crew.events(name)] == ["0", "1", "2"]
+    assert len(crew.letters(result.id)) == 1
+
+
+@pytest.mark.fault
+def test_a_call_that_kills_its_workers_is_buried_at_its_limit(crew, name):  # G7, N6, guard: poison
+    result = crew.send("deadly", name)
+    letter = crew.letter(result.id, timeout=30)
+    assert (letter["reason"], letter["exception"]) == ("poison", "PoisonedCall")
+    assert crew.events(name) == ["start"] * 3
+    assert [item["exception"] for item in letter["attempts"]] == ["WorkerLostError"] * 3
+    wait_until(lambda: result.state == "FAILURE")
+
+
+@pytest.mark.fault
+def test_poison_is_found_also_when_whole_workers_die(make_crew, name):  # N6
+    crew = make_crew()
+    crew.redis.hset(f"singlebeat:jobs:{{sb}}:call:{name}", mapping={"deliveries": 3, "replays": 0})
+    crew.start(concurrency=1)
+    crew.ready()
+    result = crew.send("deadly", name, task_id=name)
+    letter = crew.letter(result.id)
+    assert (letter["reason"], len(letter["attempts"])) == ("poison", 3)
+    assert crew.events(name) == []
+
+
+@pytest.mark.fault
+def test_a_worker_that_is_killed_between_tries_loses_no_call(make_crew, name):  # G3
+    crew = make_crew()
+    victim = crew.start(concurrency=1)
+    crew.ready()
+    result = crew.send("hold", name, 60, "x")
+    crew.await_events(name, 1)
+    victim.kill(signal.SIGKILL)
+    # What Redis's visibility timeout would do in an hour: the message is in its queue again.
+    tag = next(iter(crew.redis.hkeys("unacked")))
+    crew.start(concurrency=1)
+    crew.ready()
+    with crew.app.connection_for_write() as connection:
+        connection.default_channel.qos.restore_by_tag(tag)
+    crew.await_events(name, 2, timeout=20)
+    crew.go(name)
+    result.get(timeout=10)
+
+
+def test_a_chain_goes_on_with_the_result_of_a_skipped_call(crew, name):
+    crew.send("hold", name, 20, "holder")
+    crew.await_events(name, 1)
+    skipped = chain(
+        call(crew, "hold", name, 0), crew.app.signature("jobs.collects", kwargs={"name": f"{name}c"})
+    )
+    value = skipped.apply_async().get(timeout=10)
+    assert was_skipped(value)
+    crew.go(name)
+
+
+def test_a_chord_with_a_skipped_member_does_not_hang(crew, name):
+    crew.send("hold", name, 20, "holder")
+    crew.await_events(name, 1)
+    header = [call(crew, "hold", name, 0), call(crew, "adds", 1, 2)]
+    body = crew.app.signature("jobs.collects", kwargs={"name": f"{name}c"})
+    skipped, total = chord(header)(body).get(timeout=10)
+    assert was_skipped(skipped)
+    assert total == 3
+    crew.go(name)
+
+
+def test_the_copy_of_a_finished_call_does_not_run_its_chain_again(crew, name):
+    call_id = str(uuid.uuid4())
+    follow = crew.app.signature("jobs.collects", kwargs={"name": f"{name}c"})
+    first = call(crew, "adds", 1, 2).apply_async(task_id=call_id, link=follow)
+    first.get(timeout=10)
+    crew.await_events(f"{name}c", 1)
+    wait_until(lambda: crew.record(call_id).get("continued") == "1")
+    call(crew, "adds", 1, 2).apply_async(task_id=call_id, link=follow)
+    wait_until(lambda: crew.logs().count(f"[{call_id}] received") == 2, 10, crew.logs)
+    wait_until(lambda: not crew.unacked() and not crew.redis.llen("celery"), 10)
+    assert crew.events(f"{name}c") == ["3"]
+
+
+def test_a_scheduled_call_knows_its_entry_and_slot(crew, name):
+    headers = {"singlebeat_entry": "nightly", "singlebeat_slot": "2026-01-01T02:00:00+02:00"}
+    crew.send("scheduled", name, headers=headers).get(timeout=10)
+    crew.send("scheduled", f"{name}b").get(timeout=10)
+    assert crew.events(name) == ["nightly 2026-01-01T00:00:00+00:00"]
+    assert crew.events(f"{name}b") == ["None None"]
+
+
+def test_a_retry_keeps_the_entry_and_slot(crew, name):
+    headers = {"singlebeat_entry": "nightly", "singlebeat_slot": "2026-01-01T00:00:00+00:00"}
+    result = crew.send("fails", name, headers=headers)
+    letter = crew.letter(result.id)
+    assert (letter["entry"], letter["slot"]) == ("nightly", "2026-01-01T00:00:00+00:00")
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        pytest.param(
+            "threads",
+            marks=pytest.mark.skipif(
+                celery.VERSION < (5, 7), reason="the threads pool of older Celery stalls on its own retries"
+            ),
+        ),
+        "solo",
+    ],
+)
+def test_locks_retries_and_letters_work_in_other_pools(make_crew, name, pool):
+    crew = make_crew()
+    crew.start(pool=pool, concurrency=4)
+    crew.ready()
+    for number in range(20):
+        crew.send("once_each", name, number, 0.01)
+    crew.await_events(name, 20, timeout=30)
+    assert crew.highest(name) == 1
+    failed = crew.send("fails", f"{name}f")
+    assert crew.letter(failed.id)["reason"] == "max_retries"
+    assert len(crew.events(f"{name}f")) == 4
