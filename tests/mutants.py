@@ -54,6 +54,7 @@ def replaced(old: str, new: str) -> Callable[[str], str]:
 
 LUA = "celery_singlebeat/store/lua"
 SLOTS, LEASES = "tests/store/test_slot_contract.py", "tests/store/test_lease_contract.py"
+LOCKS = "tests/store/test_lock_contract.py"
 
 MUTANTS = (
     Mutant(
@@ -78,6 +79,13 @@ MUTANTS = (
         (f"{SLOTS}::test_a_slot_that_the_store_calls_future_is_early_and_sent_later",),
     ),
     Mutant(
+        "base",
+        "a slot is built on a mark that the store has lost",
+        f"{LUA}/slots_emit.lua",
+        without_guard("base"),
+        (f"{SLOTS}::test_a_claim_that_builds_on_a_lost_mark_does_nothing",),
+    ),
+    Mutant(
         "lease owner",
         "a lease that is another's is freed",
         f"{LUA}/lease_release.lua",
@@ -97,6 +105,20 @@ MUTANTS = (
         f"{LUA}/lease_bid.lua",
         replaced("if held == ARGV[3] then", "if true then"),
         (f"{LEASES}::test_one_look_is_not_enough_to_replace_a_leader",),
+    ),
+    Mutant(
+        "lock owner",
+        "a lock that is not ours goes",
+        f"{LUA}/lock_release.lua",
+        without_guard("owner"),
+        (f"{LOCKS}::test_a_holder_whose_lock_was_taken_over_neither_deletes_nor_extends_the_new_one",),
+    ),
+    Mutant(
+        "lock renewal owner",
+        "a lock that is not ours is extended",
+        f"{LUA}/lock_renew.lua",
+        without_guard("owner"),
+        (f"{LOCKS}::test_only_the_exact_token_renews",),
     ),
     Mutant(
         "trust window",

@@ -108,6 +108,7 @@ class Dispatcher:
             self._store.enroll(grant, enrolment)
             for line in unknown:
                 line.stand_at(enrolment[line.name].anchor, line.last)
+                line.mark = None  # the store has none
                 self._agenda.put(line)
         self._drain()
         self._adopted, self._silences = grant.epoch, silences
@@ -159,7 +160,7 @@ class Dispatcher:
                 continue
             tray, call_id = self._collect(line, verdict, grant)
             if tray.error is None:
-                parcel.claims.append(Claim(line.name, verdict.slot, tray.sealed(), missed))
+                parcel.claims.append(Claim(line.name, verdict.slot, tray.sealed(), missed, line.mark))
                 parcel.ids.append(call_id)
                 missed = 0
             elif _passes(tray.error):
@@ -170,7 +171,7 @@ class Dispatcher:
                 parcel.skipped.append(Skip(verdict.slot, "error"))
                 missed += 1
         if missed:
-            parcel.claims.append(Claim(line.name, parcel.skipped[-1].slot, (), missed))
+            parcel.claims.append(Claim(line.name, parcel.skipped[-1].slot, (), missed, line.mark))
             parcel.ids.append("")
         return parcel
 
@@ -210,12 +211,17 @@ class Dispatcher:
             self.forget()
             return False
         self._waiting = []
+        self._elector.emitted = now
         answers = iter(outcomes)
         records: list[tuple[str, str]] = []
         for parcel in parcels:
             self._take_note(parcel, [next(answers) for _ in parcel.claims], now, grant, records)
         if records:
             self._kept(records)
+        if any(outcome.kind == "forgotten" for outcome in outcomes):
+            # The store lost what it had acknowledged: look again before anything is built on it.
+            self._elector.silences += 1
+            return False
         return True
 
     def _take_note(
@@ -233,6 +239,9 @@ class Dispatcher:
                 self._refused(claim, grant.epoch, "early")
                 again = now + timedelta(seconds=EARLY)
                 break
+            if outcome.kind == "forgotten":
+                break
+            line.mark = claim.slot
             line.last = max(line.last or claim.slot, claim.slot)
             if outcome.kind == "error":
                 logger.error("entry %r: its queue refused the message: %s", line.name, outcome.text)

@@ -86,6 +86,8 @@ class Elector:
         self._clocks_told_at = Monotonic(float("-inf"))
         #: Unguessable name of the present candidature, and of its presence channel.
         self.nonce = secrets.token_hex(16)
+        #: The store's time of the newest emission of this node's term that was answered.
+        self.emitted: datetime | None = None
         #: How often the store gave no answer: whatever was read from it before may not hold after.
         self.silences = 0
         #: Slots that the tick loop of a standby believes undispatched.
@@ -192,7 +194,7 @@ class Elector:
             return self._unanswered(error)
         self._answered(asked_at, answer.time)
         if isinstance(answer, Won):
-            self._suspect = ""
+            self._suspect, self.emitted = "", None
             term = begin_term(answer.grant, asked_at=asked_at, ttl=self._timing.ttl)
             self._term = term
             if self._closed:  # `close` ran while the question was under way
@@ -217,7 +219,7 @@ class Elector:
         return self._sign if moment - self._sign_since > self._timing.ttl else ""
 
     def _renew(self, term: Term, listens: bool) -> float:
-        asked_at = self._clock.monotonic()
+        asked_at, emitted = self._clock.monotonic(), self.emitted
         try:
             answer = self._store.renew(term.grant, ttl=self._timing.ttl, listens=listens)
         except StoreUnavailable as error:
@@ -228,6 +230,8 @@ class Elector:
         if not answer.held:
             self._give_up(term, "deposed")
             return 0.0
+        if emitted is not None and answer.emitted is not None and answer.emitted < emitted:
+            self.silences += 1  # the store lost an emission that it had acknowledged
         self._term = begin_term(term.grant, asked_at=asked_at, ttl=self._timing.ttl)
         return self._timing.renew_every
 

@@ -25,8 +25,8 @@ ASK_AGAIN = 30.0
 class Line:
     """One entry: Celery's object, its rules, and where it stands.
 
-    `last` is its newest slot with a verdict, or the anchor if that is later; `next` its next slot, or
-    for a live schedule the moment to ask again.
+    `mark` is its newest slot with a verdict, as far as this node knows; `last` is that, or the anchor if
+    that is later; `next` its next slot, or for a live schedule the moment to ask again.
     """
 
     name: str
@@ -36,12 +36,14 @@ class Line:
     rule: str
     anchor: datetime | None = None
     last: datetime | None = None
+    mark: datetime | None = None
     next: datetime | None = None
     ticket: int = 0  # of its newest place in the agenda; older places do not count
 
     def stand_at(self, anchor: datetime, mark: datetime | None) -> None:
         """Take over what the store remembers of this entry."""
         self.anchor = anchor
+        self.mark = mark
         self.last = anchor if mark is None or mark < anchor else mark
 
     def plan(self) -> datetime | None:

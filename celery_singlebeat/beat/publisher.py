@@ -108,10 +108,9 @@ class Publisher:
             term = self._term()
             if self._must_drain:
                 fresh = self._store.outbox()
-        except NotLeader:
-            self._must_drain = False  # the next leader empties the outbox, this node too if it is it
-            return
-        except StoreUnavailable:
+        except (NotLeader, StoreUnavailable):
+            # Another leader empties the outbox; so does this node, if its trust had only lapsed.
+            self._must_drain = True
             return
         if not fresh:
             self._must_drain = False
@@ -123,7 +122,7 @@ class Publisher:
                 self._publish(record[1])
                 sent.append(record)
         except NotLeader:
-            pass  # the new leader empties the outbox
+            self._must_drain = True  # see above
         except Exception as error:  # kombu wraps, drivers do not; every error means: not confirmed
             self._failed(error, len(fresh) - len(sent), term)
         else:

@@ -140,7 +140,7 @@ class MemoryBeatStore:
             held.expires = later(self._clock.monotonic(), ttl)
             held.listens = listens
             held.renewals += 1
-            return Renewal(True, self._now())
+            return Renewal(True, self._now(), held.emitted)
 
     def release(self, grant: Grant) -> bool:
         with self._guard:
@@ -182,6 +182,8 @@ class MemoryBeatStore:
             self._count("refused")
             return Outcome("early")
         mark = kept.marks.get(claim.entry)
+        if claim.base is not None and (mark is None or mark < whole(claim.base)):
+            return Outcome("forgotten")
         if mark is not None and mark >= slot:
             return Outcome("already")
         for write in claim.writes:
@@ -200,7 +202,8 @@ class MemoryBeatStore:
 
     def outbox(self) -> list[tuple[str, str]]:
         with self._guard:
-            return sorted(self._kept.outbox.items(), key=lambda record: int(record[0].partition(" ")[0]))
+            records = self._kept.outbox.items()
+            return sorted(records, key=lambda record: (int(record[0].partition(" ")[0]), record[0]))
 
     def confirm(self, records: Iterable[tuple[str, str]]) -> int:
         with self._guard:
@@ -262,6 +265,8 @@ class MemoryBeatStore:
                 self._kept = _Everything(ears=self._kept.ears)
                 return
             self._kept.marks.pop(entry, None)
+            if self._kept.lease is not None:
+                self._kept.lease.emitted = self._kept.lease.since
             for messages in self._kept.queues.values():
                 del messages[:1]
 

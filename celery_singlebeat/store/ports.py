@@ -53,10 +53,11 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """Whether the lease is still the asker's, and the store's time."""
+    """Whether the lease is still the asker's, the store's time, and when the newest emission was."""
 
     held: bool
     time: datetime
+    emitted: datetime | None = None
 
 
 class LeaseStore(Protocol):
@@ -120,13 +121,15 @@ Write = Push | Publish | Keep
 class Claim:
     """One slot to claim, with what to write when it is granted; no writes: the slot is skipped.
 
-    `missed` counts the slots before it that got the verdict not to run.
+    `missed` counts the slots before it that got the verdict not to run. `base` is the mark that the claim
+    builds on, if there was one.
     """
 
     entry: str
     slot: datetime
     writes: tuple[Write, ...] = ()
     missed: int = 0
+    base: datetime | None = None
 
 
 def record_id(claim: Claim) -> str:
@@ -136,7 +139,9 @@ def record_id(claim: Claim) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a claim: "sent", "already", "early", or "error" with its text."""
+    """What became of a claim: "sent", "already", "early", "error" with its text, or "forgotten": the store
+    has lost the mark that it builds on, and did nothing.
+    """
 
     kind: str
     text: str = ""

@@ -90,10 +90,10 @@ class RedisBeatStore:
         return Held(token, bool(absent), max(0, remaining) / 1000, from_millis(now), marks, sign)
 
     def renew(self, grant: Grant, *, ttl: float, listens: bool = False) -> Renewal:
-        held, now = self._scripts.run(
+        held, now, emitted = self._scripts.run(
             "lease_renew", [self._keys.lease, self._keys.leader], [grant.token, _ms(ttl), int(listens)]
         )
-        return Renewal(bool(held), from_millis(now))
+        return Renewal(bool(held), from_millis(now), from_millis(emitted) if emitted else None)
 
     def release(self, grant: Grant) -> bool:
         return bool(self._scripts.run("lease_release", [self._keys.lease], [grant.token, self._keys.events]))
@@ -124,7 +124,16 @@ class RedisBeatStore:
     def emit(self, grant: Grant, claims: Sequence[Claim]) -> tuple[datetime, list[Outcome]]:
         keys = self._keys
         plan = _Plan([keys.lease, keys.marks, keys.runs, keys.counters, keys.leader, keys.outbox])
-        steps = [[claim.entry, str(millis(claim.slot)), claim.missed, plan.steps(claim)] for claim in claims]
+        steps = [
+            [
+                claim.entry,
+                str(millis(claim.slot)),
+                claim.missed,
+                plan.steps(claim),
+                -1 if claim.base is None else millis(claim.base),
+            ]
+            for claim in claims
+        ]
         answer = self._scripts.run("slots_emit", plan.keys, [grant.token, json.dumps(steps), *plan.payloads])
         now, *outcomes = answer
         if outcomes == [-1]:
@@ -259,7 +268,7 @@ def _readable(raw: Mapping[str, str], read: Callable[[str], Any], unreadable: li
 def _outcome(value: int | str) -> Outcome:
     if isinstance(value, str):
         return Outcome("error", value)
-    return Outcome({1: "sent", 0: "already", -2: "early"}[value])
+    return Outcome({1: "sent", 0: "already", -2: "early", -3: "forgotten"}[value])
 
 
 def _slot_of(record: str) -> int:

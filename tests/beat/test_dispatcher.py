@@ -243,6 +243,26 @@ def test_a_leader_looks_again_after_the_store_was_silent(beat, clock, store):  #
     assert len(store.queues["q"]) == 1
 
 
+@pytest.mark.parametrize("noticed_by", ["the next slot", "a renewal"])
+def test_a_loss_that_no_error_announces_is_noticed(beat, clock, store, noticed_by):  # G1
+    beat.schedule(report=every(10))
+    beat.lead()
+    clock.advance(10)
+    lost = clock.now()
+    beat.lead()
+    store.forget("report")
+    if noticed_by == "the next slot":
+        clock.advance(10.1)
+        beat.lead(renew=False)
+        beat.lead(renew=False)
+        assert [slot for _, slot in beat.slots()] == [lost, lost, lost + timedelta(seconds=10)]
+    else:
+        clock.advance(1)
+        beat.lead()
+        assert [slot for _, slot in beat.slots()] == [lost, lost]
+    assert len(store.queues["q"]) == len(beat.slots()) - 1
+
+
 def test_a_leader_goes_on_where_it_stands_when_the_store_has_lost_everything(beat, clock, store):
     beat.schedule(report=every(10))
     beat.lead()

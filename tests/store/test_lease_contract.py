@@ -159,7 +159,7 @@ def test_the_overview_names_the_leader(bench):
     assert bench.store.overview().leader is None
 
 
-def test_every_lease_in_redis_has_an_expiry(redis_bench):
+def test_every_lease_in_redis_has_an_expiry(redis_bench):  # M4
     bench = redis_bench
     grant = bench.lead("a", ttl=60)
     assert 0 < bench.client.pttl(bench.keys.lease) <= 60_000

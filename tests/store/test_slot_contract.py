@@ -77,6 +77,30 @@ def test_one_script_takes_many_slots_in_order(bench):  # B7
     assert memory.marks["e2"] == whole(claims[-1].slot)
 
 
+def test_a_claim_that_builds_on_a_lost_mark_does_nothing(bench):  # G1
+    grant, first, second = bench.lead(), bench.ago(9), bench.ago(5)
+    claim = Claim("e", second, (Push(queue_of(bench), "second"),), base=first)
+    assert bench.store.emit(grant, [claim])[1][0].kind == "forgotten"
+    assert bench.queue(queue_of(bench)) == []
+    assert bench.store.remember().marks == {}
+    bench.store.emit(grant, [Claim("e", first, (Push(queue_of(bench), "first"),))])
+    assert bench.store.emit(grant, [claim])[1][0].kind == "sent"
+    assert bench.store.emit(grant, [claim])[1][0].kind == "already"
+
+
+def test_a_renewal_says_when_the_newest_emission_was(bench, emit):
+    grant = bench.lead()
+    bench.wait(0.002)
+    now, _ = bench.store.emit(grant, [Claim("e", bench.ago(1), (Push(queue_of(bench), "m"),))])
+    assert bench.store.renew(grant, ttl=60).emitted == now
+
+
+def test_records_of_one_moment_come_in_the_order_of_their_names(bench):  # M5
+    grant, slot = bench.lead(), bench.ago(1)
+    bench.store.emit(grant, [Claim(name, slot, (Keep(name),)) for name in ("q", "p")])
+    assert [payload for _, payload in bench.store.outbox()] == ["p", "q"]
+
+
 def test_a_skipped_slot_moves_the_mark_and_is_counted_as_missed(bench):
     grant, slot = bench.lead(), bench.ago(5)
     _, outcomes = bench.store.emit(grant, [Claim("e", slot, (), missed=4)])

@@ -6,12 +6,13 @@
 --   ARGV[2] ttl       milliseconds
 --   ARGV[3] presence  1 if the caller listens on its presence channel
 --
---   returns {1, now} extended | {0, now} gone or taken over: the caller must step down
+--   returns {1, now, emitted} extended; emitted: when the newest emission was, or 0
+--         | {0, now, 0} gone or taken over: the caller must step down
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 -- guard: owner
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
-  return {0, now}
+  return {0, now, 0}
 end
 -- end guard
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
@@ -19,4 +20,4 @@ if redis.call('HGET', KEYS[2], 'token') == ARGV[1] then
   redis.call('HSET', KEYS[2], 'presence', ARGV[3])
   redis.call('HINCRBY', KEYS[2], 'renewals', 1)
 end
-return {1, now}
+return {1, now, tonumber(redis.call('HGET', KEYS[2], 'emitted')) or 0}

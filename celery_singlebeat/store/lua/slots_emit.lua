@@ -8,7 +8,9 @@
 --   KEYS[6] outbox    hash "milliseconds entry" -> message
 --   KEYS[7...]        queues
 --   ARGV[1] token     of the caller's grant
---   ARGV[2] claims    JSON [[entry, slot, missed, writes], ...], ascending within an entry;
+--   ARGV[2] claims    JSON [[entry, slot, missed, writes, base], ...], ascending within an entry;
+--                     base: the mark that the claim builds on, or -1; a lower one here means that this
+--                     server has lost writes that it acknowledged;
 --                     missed: how many slots before this one got the verdict not to run;
 --                     writes: [[kind, key, payload], ...], empty for a slot that is skipped:
 --                       ["push", index in KEYS, index in ARGV]
@@ -17,7 +19,8 @@
 --                       ["store", 0, index in ARGV]
 --   ARGV[3...]        payloads
 --
---   returns {now, outcome, ...}: 1 sent | 0 already | -2 early | "text" the queue refused it
+--   returns {now, outcome, ...}: 1 sent | 0 already | -2 early | -3 forgotten
+--                                | "text" the queue refused it
 --         | {now, -1} nothing was done: the caller does not lead
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
@@ -46,9 +49,15 @@ local sent, missed, refused = 0, 0, 0
 for i, claim in ipairs(claims) do
   local entry, slot = claim[1], claim[2]
   local outcome = 1
+  local mark = tonumber(redis.call('HGET', KEYS[2], entry)) or -1
   -- guard: mark
-  if (tonumber(redis.call('HGET', KEYS[2], entry)) or -1) >= tonumber(slot) then
+  if mark >= tonumber(slot) then
     outcome = 0
+  end
+  -- end guard
+  -- guard: base
+  if mark < claim[5] then
+    outcome = -3
   end
   -- end guard
   -- guard: time
