@@ -16,7 +16,6 @@ from celery_singlebeat.errors import LetterNotFound, ReplayRefused
 from celery_singlebeat.events import TaskReplayed
 from celery_singlebeat.policy import dead_letters
 from celery_singlebeat.store.letter_ports import LetterStore, Parcel
-from celery_singlebeat.task.rules import FromSetting
 from celery_singlebeat.wiring import wire
 
 Letter = dict[str, Any]
@@ -51,7 +50,7 @@ class DeadLetters:
 
     def count(self) -> int:
         """How many letters there are."""
-        return sum(store.number() for store in self._stores())
+        return sum(store.number() for store in self._wiring.letter_stores())
 
     def replay(self, id: str) -> Letter:  # noqa: A002
         """Send a letter's message to its original queue under its original id, and return the letter.
@@ -112,19 +111,8 @@ class DeadLetters:
             left = None if left is None else left - 1
             yield store, parcel, letter
 
-    def _stores(self) -> Iterator[LetterStore]:
-        """One store for each queue that a task of this app buries in."""
-        queues = {self._wiring.settings.dead_letter_queue: None}
-        for task in self._app.tasks.values():
-            own = getattr(task, "dead_letter_queue", None)
-            if own is not None and not isinstance(own, FromSetting):
-                queues[str(own)] = None
-        for queue in queues:
-            if queue is not None:
-                yield self._wiring.letter_store(queue)
-
     def _parcels(self) -> Iterator[tuple[LetterStore, Parcel]]:
-        for store in self._stores():
+        for store in self._wiring.letter_stores():
             for parcel in store.letters():
                 yield store, parcel
 

@@ -340,7 +340,7 @@ class FaultProxy:
         def run() -> None:
             try:
                 done.set_result(act())
-            except BaseException as error:  # noqa: BLE001 - the test's thread raises it
+            except BaseException as error:
                 done.set_exception(error)
 
         self._loop.call_soon_threadsafe(run)
