@@ -12,7 +12,7 @@ DURATION ?= 120
 BROKER   ?= redis
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fast lint bench failover servers clean
+.PHONY: help demo test fast lint bench failover torture servers clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ bench: $(STAMP) ## Measure dispatch and failover, side by side with other schedu
 
 failover: $(STAMP) ## Kill, freeze and cut off beats for DURATION seconds (120), with BROKER redis or rabbitmq
 	$(BIN)/python -m tests.failover --duration $(DURATION) --broker $(BROKER)
+
+torture: $(STAMP) ## Storm five beats with every fault for DURATION seconds (120), with BROKER redis or rabbitmq
+	$(BIN)/python -m tests.torture --duration $(DURATION) --broker $(BROKER)
 
 # Installed again only when pyproject.toml changes. An interrupted installation leaves no stamp.
 $(STAMP): pyproject.toml

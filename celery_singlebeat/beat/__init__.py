@@ -7,7 +7,8 @@ renews only while the tick loop turns.
 B1  At most one message for a slot: the emit script asks for the token, the mark and the time at the
     moment of writing, whatever this process believes.
 B2  Being deposed is a state, not an error: the process stands by and competes again. It never exits.
-B3  A slot whose emission got no answer is emitted again, as the same slot with the same messages.
+B3  A slot whose emission got no answer is looked up: it has its mark, or it is due still, as the same slot
+    under the same task id.
 B4  One bad entry, or one whose message cannot be made, never stops the others.
 B5  A standby has its schedule loaded and writes nothing of it.
 B6  Whatever a signal handler calls is bounded in time and takes no lock that the tick loop may hold.

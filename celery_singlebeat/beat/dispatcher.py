@@ -1,7 +1,11 @@
 """From due lines to messages in queues: prepare, emit, take note.
 
 A *parcel* is one line with the claims that it has now. Parcels are prepared without the store and
-emitted together; as long as the store gives no answer they stay as they are and are emitted again (B3).
+emitted together. If the store gives no answer, nobody knows which of them it took; then the marks are read
+again before anything else is prepared, and what they do not cover is due still (B3).
+
+A leader with a backlog must be seen to emit, or the standbys call it overdue and the backlog grows. So a
+batch ends after a part of the grace, whatever it holds by then.
 """
 
 from __future__ import annotations
@@ -18,12 +22,13 @@ from celery_singlebeat.beat.elector import Elector
 from celery_singlebeat.beat.lines import Agenda, Line
 from celery_singlebeat.beat.publishing import Tray, collected
 from celery_singlebeat.beat.timetables import twin
+from celery_singlebeat.clock import Clock
 from celery_singlebeat.errors import Deposed, StoreUnavailable
 from celery_singlebeat.events import Listener, SlotDispatched, SlotRefused, SlotSkipped
-from celery_singlebeat.moments import iso, whole
+from celery_singlebeat.moments import Monotonic, iso, later, whole
 from celery_singlebeat.policy.leases import Grant
 from celery_singlebeat.policy.slots import Dispatch, Skip, judge, task_id
-from celery_singlebeat.store.ports import Claim, Keep, Outcome, SlotStore, record_id
+from celery_singlebeat.store.ports import Claim, Keep, Memory, Outcome, SlotStore, record_id
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +66,8 @@ class Dispatcher:
         kept: Callable[[Sequence[tuple[str, str]]], None],
         drain: Callable[[], None],
         pulse: Callable[[], None],
+        clock: Clock,
+        patience: float,
     ) -> None:
         self._agenda = agenda
         self._store = store
@@ -71,66 +78,66 @@ class Dispatcher:
         self._kept = kept
         self._drain = drain
         self._pulse = pulse
-        self._adopted = 0
+        self._clock = clock
+        self._patience = patience
+        self._adopted: Grant | None = None
         self._silences = 0
-        self._waiting: list[Parcel] = []
+        self._unanswered: list[Parcel] = []
 
     @property
     def is_adopted(self) -> bool:
         """Whether the schedule was taken over under some grant and not given up since."""
-        return self._adopted != 0
-
-    @property
-    def has_waiting(self) -> bool:
-        """Whether an emission got no answer yet."""
-        return bool(self._waiting)
+        return self._adopted is not None
 
     def forget(self) -> None:
-        """Stop being the leader: what waits is the next leader's."""
-        self._adopted = 0
-        self._waiting = []
+        """Stop being the leader: what is due is the next leader's."""
+        self._adopted = None
+        self._unanswered = []
 
     def adopt(self, grant: Grant) -> None:
         """Take over the schedule under a new grant, or look again after the store was silent.
 
         Raises `StoreUnavailable` or `Deposed`.
         """
-        if self._adopted == grant.epoch and (self._waiting or self._silences == self._elector.silences):
+        if self._adopted == grant and self._silences == self._elector.silences:
             return
-        if self._adopted != grant.epoch:
-            self._waiting = []
+        if self._adopted != grant:
+            self._unanswered = []
         # The store was silent, or somebody else led: it may know more slots than this node does, or fewer,
         # if it lost its newest writes. What it remembers counts.
         silences = self._elector.silences
-        unknown = self._agenda.settle(self._store.remember())
+        memory = self._store.remember()
+        unknown = self._agenda.settle(memory)
         if unknown:
-            enrolment = self._agenda.enrolment(unknown, whole(self._elector.due_now()))
+            # A clock that is behind must not give a new entry a past: the newest mark is later than that.
+            now = max([whole(self._elector.due_now()), *memory.marks.values()])
+            enrolment = self._agenda.enrolment(unknown, now)
             self._store.enroll(grant, enrolment)
             for line in unknown:
                 line.stand_at(enrolment[line.name].anchor, line.last)
                 line.mark = None  # the store has none
                 self._agenda.put(line)
         self._drain()
-        self._adopted, self._silences = grant.epoch, silences
+        self._adopted, self._silences = grant, silences
+        self._tell_answered(memory, grant)
 
     def turn(self, grant: Grant) -> None:
         """Emit what is due at this moment, batch by batch, or until the term ends."""
-        if self._waiting and not self._emit(grant, self._waiting):
-            return
         now = self._elector.due_now()
         while True:
             self._elector.term()
+            until = later(self._clock.monotonic(), self._patience)
             lines = self._agenda.take_due(now, BATCH_LINES)
             if not lines:
                 return
             parcels: list[Parcel] = []
             size = 0
             for position, line in enumerate(lines):
-                parcel = self._prepare(line, now, grant)
+                parcel = self._prepare(line, now, grant, until)
                 if parcel is not None:
                     parcels.append(parcel)
                     size += sum(len(write.payload) for claim in parcel.claims for write in claim.writes)
-                if size > BATCH_SIZE:
+                if size > BATCH_SIZE or self._clock.monotonic() > until:
                     for rest in lines[position + 1 :]:
                         self._agenda.put(rest, at=rest.next or now)
                     break
@@ -140,7 +147,7 @@ class Dispatcher:
 
     # -- prepare --------------------------------------------------------------------------------
 
-    def _prepare(self, line: Line, now: datetime, grant: Grant) -> Parcel | None:
+    def _prepare(self, line: Line, now: datetime, grant: Grant, until: Monotonic) -> Parcel | None:
         try:
             due, omitted = line.due(now)
         except Exception as error:
@@ -163,6 +170,8 @@ class Dispatcher:
                 parcel.claims.append(Claim(line.name, verdict.slot, tray.sealed(), missed, line.mark))
                 parcel.ids.append(call_id)
                 missed = 0
+                if self._clock.monotonic() > until:
+                    break  # its other slots are due still, and come with a later batch
             elif _passes(tray.error):
                 # the broker cannot be asked how to route; the slot stays due
                 self._agenda.put(line, at=now + timedelta(seconds=TRY_AGAIN))
@@ -195,22 +204,21 @@ class Dispatcher:
 
     def _emit(self, grant: Grant, parcels: list[Parcel]) -> bool:
         """One script for all parcels; False if the turn is over."""
-        self._waiting = parcels
         claims = [claim for parcel in parcels for claim in parcel.claims]
         self._elector.term()
         try:
             now, outcomes = self._store.emit(grant, claims)
         except StoreUnavailable as error:
-            logger.debug("emission unanswered, it is repeated: %s", error)
+            logger.debug("emission unanswered, the marks will tell: %s", error)
             self._elector.silences += 1
+            self._unanswered = parcels
             return False
         except Deposed as error:
-            self._elector.stand_down(grant.epoch, "deposed")
+            self._elector.stand_down(grant, "deposed")
             for claim in claims:
                 self._refused(claim, error.epoch, "deposed")
             self.forget()
             return False
-        self._waiting = []
         self._elector.emitted = now
         answers = iter(outcomes)
         records: list[tuple[str, str]] = []
@@ -223,6 +231,23 @@ class Dispatcher:
             self._elector.silences += 1
             return False
         return True
+
+    def _tell_answered(self, memory: Memory, grant: Grant) -> None:
+        """Tell of the slots whose emission got no answer, and which have their mark all the same."""
+        parcels, self._unanswered = self._unanswered, []
+        for parcel in parcels:
+            mark = memory.marks.get(parcel.line.name)
+            for claim, call_id in zip(parcel.claims, parcel.ids, strict=True):
+                if call_id and mark is not None and claim.slot <= mark:
+                    self._dispatched(claim, call_id, grant, self._elector.due_now())
+
+    def _dispatched(self, claim: Claim, call_id: str, grant: Grant, now: datetime) -> None:
+        lateness = max(0.0, (now - claim.slot).total_seconds())
+        self._tell(
+            SlotDispatched(
+                entry=claim.entry, slot=claim.slot, epoch=grant.epoch, lateness=lateness, task_id=call_id
+            )
+        )
 
     def _take_note(
         self,
@@ -247,16 +272,7 @@ class Dispatcher:
                 logger.error("entry %r: its queue refused the message: %s", line.name, outcome.text)
                 self._refused(claim, grant.epoch, "error")
             elif call_id:
-                lateness = max(0.0, (now - claim.slot).total_seconds())
-                self._tell(
-                    SlotDispatched(
-                        entry=line.name,
-                        slot=claim.slot,
-                        epoch=grant.epoch,
-                        lateness=lateness,
-                        task_id=call_id,
-                    )
-                )
+                self._dispatched(claim, call_id, grant, now)
                 kept = [write.payload for write in claim.writes if isinstance(write, Keep)]
                 if kept and outcome.kind == "sent":
                     records.append((record_id(claim), kept[-1]))

@@ -29,7 +29,7 @@ from celery_singlebeat.events import (
 )
 from celery_singlebeat.moments import Monotonic, later
 from celery_singlebeat.policy.clocks import Offset, combine, disagreement, due_clock, sample
-from celery_singlebeat.policy.leases import Term, begin_term
+from celery_singlebeat.policy.leases import Grant, Term, begin_term
 from celery_singlebeat.store.ports import Candidate, LeaseStore, Won
 
 #: Seconds between two bids of a standby; and until it looks again when the leader seems gone.
@@ -74,7 +74,7 @@ class Elector:
         self._tell = tell
         self._place = place
         self._term: Term | None = None
-        self._over = 0  # the newest epoch of ours that has ended
+        self._over: Grant | None = None  # the newest grant of ours that has ended; epochs may repeat
         self._why_over = ""
         self._closed = False
         self._suspect = ""
@@ -100,7 +100,7 @@ class Elector:
     def term(self) -> Term:
         """The term that this node may act under right now; raises `NotLeader`."""
         term = self._term
-        if term is None or term.epoch <= self._over or not term.is_trusted(self._clock.monotonic()):
+        if term is None or term.grant == self._over or not term.is_trusted(self._clock.monotonic()):
             raise NotLeader(self._candidate.node)
         return term
 
@@ -112,11 +112,11 @@ class Elector:
         """Seconds by which this machine's clock is ahead of the store's."""
         return disagreement(self._clock.now(), self._offset, self._clock.monotonic())
 
-    def stand_down(self, epoch: int, reason: str) -> None:
-        """End the term of `epoch`: it was refused, or cannot do its work."""
-        if epoch > self._over:
+    def stand_down(self, grant: Grant, reason: str) -> None:
+        """End the term of this grant: it was refused, or cannot do its work."""
+        if grant != self._over:
             self._why_over = reason
-            self._over = epoch
+            self._over = grant
 
     def describe(self, schedule: str) -> None:
         """Say which schedule this node has, so that only nodes with the same one judge each other."""
@@ -140,7 +140,7 @@ class Elector:
         term = self._term
         if term is None:
             return self._bid(listens) if turning and self._may_bid() else POLL
-        if term.epoch <= self._over:
+        if term.grant == self._over:
             sits_out = self._why_over not in ("deposed", "expired")
             self._give_up(term, self._why_over, sits_out=sits_out)
             return 0.0
@@ -166,7 +166,7 @@ class Elector:
         term = self._term
         if term is not None:
             self._term = None
-            self._over = max(self._over, term.epoch)
+            self._over = term.grant
             try:
                 (store or self._store).release(term.grant)
             except StoreUnavailable:
@@ -237,7 +237,7 @@ class Elector:
 
     def _give_up(self, term: Term, reason: str, *, sits_out: bool = False) -> None:
         self._term = None
-        self._over = max(self._over, term.epoch)
+        self._over = term.grant
         self.nonce = secrets.token_hex(16)
         if sits_out:
             self._sits_out_until = later(self._clock.monotonic(), self._timing.sit_out)

@@ -64,7 +64,7 @@ class Machine:
             self.elector.term,
             clock=clock,
             tell=tell,
-            give_up=lambda epoch: self.elector.stand_down(epoch, "publishing"),
+            give_up=lambda grant: self.elector.stand_down(grant, "publishing"),
             patience=2 * settings.lease_ttl,
         )
         self.dispatcher = Dispatcher(
@@ -77,6 +77,8 @@ class Machine:
             kept=self._publisher.send,
             drain=(lambda: None) if atomic else self._publisher.drain,
             pulse=self._pulse.beat,
+            clock=clock,
+            patience=settings.takeover_grace / 3,
         )
         self._heartbeat = Heartbeat(
             self.elector, self._store.ears, self._store, self._pulse, self._report, clock=clock
@@ -123,17 +125,18 @@ class Machine:
     def _lead(self) -> float:
         try:
             grant = self.elector.term().grant
+        except NotLeader:
+            return SOON
+        try:
             with nobody_waits_for_results():
                 self.dispatcher.adopt(grant)
                 self.dispatcher.turn(grant)
-        except Deposed as error:
-            self.elector.stand_down(error.epoch, "deposed")
+        except Deposed:
+            self.elector.stand_down(grant, "deposed")
             return SOON
         except NotLeader:
             return SOON
         except StoreUnavailable:
-            return STANDBY_NAP
-        if self.dispatcher.has_waiting:
             return STANDBY_NAP
         next_at = self.agenda.next_at()
         if next_at is None:

@@ -23,7 +23,7 @@ from celery_singlebeat.clock import Clock
 from celery_singlebeat.errors import NotLeader, StoreUnavailable
 from celery_singlebeat.events import Listener, PublishFailed
 from celery_singlebeat.moments import Monotonic
-from celery_singlebeat.policy.leases import Term
+from celery_singlebeat.policy.leases import Grant, Term
 from celery_singlebeat.store.ports import SlotStore
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class Publisher:
         *,
         clock: Clock,
         tell: Listener,
-        give_up: Callable[[int], None],
+        give_up: Callable[[Grant], None],
         patience: float,
     ) -> None:
         self._app = app
@@ -150,7 +150,7 @@ class Publisher:
             self._tell(PublishFailed(waiting=waiting, problem=f"{type(error).__name__}: {error}"))
         if now - self._failing_since > self._patience:
             self._failing_since = None
-            self._give_up(term.epoch)
+            self._give_up(term.grant)
 
     def _disconnect(self) -> None:
         connection, self._connection, self._producer = self._connection, None, None

@@ -125,6 +125,9 @@ class MemoryBeatStore:
         if held.candidate.schedule != candidate.schedule:
             return False
         quiet_since = max(held.since, held.emitted)
+        settled = held.emitted > held.since or self._now() > held.since + timedelta(seconds=10 * grace)
+        if not settled:  # it has to read first
+            return False
         for entry, slot in overdue.items():
             mark = self._kept.marks.get(entry)
             patience = max(whole(slot), quiet_since) + timedelta(seconds=grace)

@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from celery_singlebeat.beat.elector import Elector, Timing
 from celery_singlebeat.errors import NotLeader
 from celery_singlebeat.events import ClocksDisagree, LeadershipAcquired, LeadershipLost, StoreFound, StoreLost
+from celery_singlebeat.policy.leases import Grant
 from celery_singlebeat.store.ports import Candidate
 from celery_singlebeat.testing import FakeClock, FaultyStore, MemoryBeatStore
 
@@ -208,7 +209,7 @@ def test_a_node_whose_tick_loop_does_not_turn_does_not_bid(a):
 def test_standing_down_takes_effect_at_once_and_is_told_by_the_next_step(a):  # B1
     a.step()
     epoch = a.elector.term().epoch
-    a.elector.stand_down(epoch, "deposed")
+    a.elector.stand_down(a.elector.term().grant, "deposed")
     assert not a.leads()
     a.step()
     assert a.told[-1] == LeadershipLost(node="a", epoch=epoch, reason="deposed")
@@ -216,10 +217,24 @@ def test_standing_down_takes_effect_at_once_and_is_told_by_the_next_step(a):  # 
     assert a.elector.term().epoch > epoch
 
 
-def test_standing_down_an_old_epoch_does_not_end_a_newer_one(a):
+def test_standing_down_from_another_grant_does_not_end_this_one(a):  # L4
     a.step()
-    a.elector.stand_down(a.elector.term().epoch - 1, "deposed")
+    grant = a.elector.term().grant
+    for other in (Grant(grant.epoch - 1, grant.nonce), Grant(grant.epoch, "b"), Grant(grant.epoch + 1, "c")):
+        a.elector.stand_down(other, "deposed")
+        assert a.leads()
+
+
+def test_a_node_can_lead_again_under_a_smaller_epoch(cluster, a):  # G9
+    a.step()
+    first = a.elector.term().epoch
+    cluster.store.forget()
+    cluster.clock.step_wall(-7200)  # the store's clock was ahead when it gave the first epoch
+    cluster.clock.advance(4)
+    a.step()
+    cluster.pass_time(1, a)
     assert a.leads()
+    assert a.elector.term().epoch < first
 
 
 def test_closing_twice_says_so_once_and_frees_the_lease(a, b):  # B6

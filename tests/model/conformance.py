@@ -24,7 +24,7 @@ from tests.model.server import KEEP, KINDS, PUSH, SKIP, Claim, Guards, Message, 
 
 GUARDS = Guards()
 NONCES, ENTRIES, DUE, FUTURE = ("a", "b", "c"), ("p", "q"), 2, 3
-TTL, GRACE, TICK = 50_000.0, 5.0, 10.0
+TTL, GRACE, TICK = 50_000.0, 5.0, 60.0
 
 
 class Op(NamedTuple):

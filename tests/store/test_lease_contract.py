@@ -119,15 +119,24 @@ def test_a_leader_that_never_promised_presence_is_not_called_absent(bench):
 
 def test_an_overdue_slot_lets_a_standby_take_over(bench):
     bench.lead("a")
-    bench.wait(GRACE * 2)
+    bench.wait(GRACE * 10.2)
     answer = bid(bench, "b", overdue={"report": bench.ago(GRACE * 2)})
     assert isinstance(answer, Won)
     assert answer.reason == "overdue"
 
 
+def test_a_new_leader_has_time_to_read_before_it_is_called_overdue(bench, emit):  # G9
+    grant = bench.lead("a")
+    bench.wait(GRACE * 3)
+    assert isinstance(bid(bench, "b", overdue={"report": bench.ago(GRACE * 2)}), Held)
+    emit(grant, "other", bench.ago(1))
+    bench.wait(GRACE * 1.2)
+    assert isinstance(bid(bench, "b", overdue={"report": bench.ago(GRACE * 2)}), Won)
+
+
 def test_nobody_takes_over_twice_within_the_grace(bench):
     bench.lead("a")
-    bench.wait(GRACE * 2)
+    bench.wait(GRACE * 10.2)
     overdue = {"report": bench.ago(5)}
     assert isinstance(bid(bench, "b", overdue=overdue, grace=GRACE), Won)
     assert isinstance(bid(bench, "c", overdue=overdue, grace=30), Held)

@@ -24,6 +24,21 @@ def test_two_hundred_calls_on_one_key_never_run_two_bodies_at_once(crew, name): 
     wait_until(lambda: not crew.lock("once_each"))
 
 
+def test_an_execution_costs_two_round_trips(make_crew, name):  # T2
+    crew = make_crew(task_ignore_result=True)
+    crew.start(concurrency=1)
+    crew.ready()
+    crew.send("scheduled", f"{name}0")
+    crew.await_events(f"{name}0", 1)  # the scripts are loaded now
+    wait_until(lambda: not crew.unacked())
+    crew.redis.config_resetstat()
+    for number in range(1, 21):
+        crew.send("scheduled", f"{name}{number}")
+    wait_until(lambda: all(crew.events(f"{name}{number}") for number in range(1, 21)), 15, crew.logs)
+    wait_until(lambda: not crew.unacked())
+    assert crew.redis.info("commandstats")["cmdstat_evalsha"]["calls"] == 40
+
+
 def test_a_body_of_several_ttls_stays_exclusive(crew, name):  # G6
     holder = crew.send("hold", name, 5 * TTL)
     crew.await_events(name, 1)
@@ -97,7 +112,7 @@ def test_a_holder_that_was_frozen_past_its_ttl_leaves_the_new_holder_alone(crew,
     first.get(timeout=10)
     second.get(timeout=10)
     ends = [text for text in crew.events(name) if text.startswith("end")]
-    assert "end old False" in ends  # it knew by its own clock
+    assert "end old False" in ends  # T3: it knew by its own clock
     assert "end new True" in ends
 
 

@@ -57,7 +57,7 @@ def test_an_exception_that_is_not_tried_again_leaves_a_letter_at_once(crew, name
     assert crew.events(name) == ["ran"]
 
 
-def test_a_letter_is_the_message_itself_with_its_failure_in_a_header(crew, name):  # R2
+def test_a_letter_is_the_message_itself_with_its_failure_in_a_header(crew, name):  # R2, T6
     result = crew.send("refuses", name, priority=3, headers={"mine": "kept"})
     crew.letter(result.id)
     raws = [json.loads(raw) for raw in crew.redis.lrange("dead_letters", 0, -1)]

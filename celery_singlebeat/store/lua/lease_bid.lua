@@ -58,18 +58,21 @@ if held then
     end
   end
 
-  -- Overdue: judged only between nodes that have the same schedule, and not before the leader had
-  -- the same grace since it began or last emitted.
+  -- Overdue: judged only between nodes that have the same schedule, and not before the leader had the
+  -- grace since it last emitted. A new one has ten times that until it emits first, for it has to read.
   local overdue = cjson.decode(ARGV[8])
-  local quiet_since = math.max(tonumber(leader[3]) or 0, tonumber(leader[4]) or 0)
+  local since, emitted = tonumber(leader[3]) or 0, tonumber(leader[4]) or 0
+  local quiet_since = math.max(since, emitted)
+  local grace = tonumber(ARGV[4])
+  local settled = emitted > since or now > since + 10 * grace
   for _, pair in ipairs(overdue) do
     local mark = redis.call('HGET', KEYS[4], pair[1])
     seen[#seen + 1] = pair[1]
     seen[#seen + 1] = mark or ''
     local slot = tonumber(pair[2])
-    if not reason and described and leader[5] == about.schedule
+    if not reason and described and settled and leader[5] == about.schedule
         and (tonumber(mark) or 0) < slot
-        and now > math.max(slot, quiet_since) + tonumber(ARGV[4]) then
+        and now > math.max(slot, quiet_since) + grace then
       reason = 'overdue'
     end
   end
