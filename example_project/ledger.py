@@ -83,6 +83,8 @@ def _on_message(request: Any = None, **_: Any) -> None:
 def _on_outcome(
     task_id: str = "", task: Any = None, state: str | None = None, retval: Any = None, **_: Any
 ) -> None:
+    if task.app.main != app.main:
+        return  # Celery tells of the tasks of every app in the process
     outcome = retval["skipped"] if was_skipped(retval) else str(state or "none").lower()
     # The wait before the next attempt is in the exception that Celery reports for it.
     wait = getattr(retval, "when", None) if outcome == "retry" else None
@@ -100,17 +102,17 @@ def _on_outcome(
 # -- in beats ---------------------------------------------------------------------------------------------
 
 
-@signals.slot_dispatched.connect
+@signals.slot_dispatched.connect(sender=app)
 def _on_dispatch(entry: str = "", slot: Any = None, epoch: int = 0, lateness: float = 0.0, **_: Any) -> None:
     note("dispatch", entry=entry, slot=slot.isoformat(), epoch=epoch, lateness=lateness)
 
 
-@signals.leadership_acquired.connect
+@signals.leadership_acquired.connect(sender=app)
 def _on_lead(epoch: int = 0, reason: str = "", **_: Any) -> None:
     _note_role("lead", epoch, reason)
 
 
-@signals.leadership_lost.connect
+@signals.leadership_lost.connect(sender=app)
 def _on_stand_by(epoch: int = 0, reason: str = "", **_: Any) -> None:
     _note_role("stand_by", epoch, reason)
 
