@@ -24,7 +24,7 @@ test: lint ## Check style, types and imports, then run every test whose server i
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 fast: $(STAMP) ## Run the tests that need no server and no process
-	$(BIN)/python -m pytest -m "not redis and not rabbitmq and not process" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 -m "not redis and not rabbitmq and not process" $(PYTEST_ARGS)
 
 lint: $(STAMP) ## Check style, types and imports
 	$(BIN)/ruff check .
