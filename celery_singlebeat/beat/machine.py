@@ -45,6 +45,7 @@ class Machine:
         self._store = wiring.beat_store()
         self._farewell = self._store.farewell()  # made now, so that a signal handler makes nothing
         self._began = clock.monotonic()
+        self._has_led = False
         self.elector = Elector(
             self._store,
             Candidate(node=settings.node, host=socket.gethostname(), pid=os.getpid()),
@@ -127,6 +128,7 @@ class Machine:
             grant = self.elector.term().grant
         except NotLeader:
             return SOON
+        self._has_led = True
         try:
             with nobody_waits_for_results():
                 self.dispatcher.adopt(grant)
@@ -135,6 +137,8 @@ class Machine:
             self.elector.stand_down(grant, "deposed")
             return SOON
         except NotLeader:
+            # Trust may lapse for a moment only: what was taken in hand by then has to be found again.
+            self.dispatcher.forget()
             return SOON
         except StoreUnavailable:
             return STANDBY_NAP
@@ -144,7 +148,8 @@ class Machine:
         return min(LEADER_NAP, max(0.001, (next_at - self.elector.due_now()).total_seconds()))
 
     def _stand_by(self) -> float:
-        if self.dispatcher.is_adopted:
+        if self._has_led:
+            self._has_led = False
             self.dispatcher.forget()
             self._watch.start_over()
         self._watch.turn()
