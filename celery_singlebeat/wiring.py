@@ -188,8 +188,10 @@ class Wiring:
 
     def shared(self, kind: type[T], make: Callable[[], T]) -> T:
         """The one store of this kind and prefix in this process, for memory:// URLs."""
-        found: T = _in_memory.setdefault((kind, self.settings.prefix), None) or make()
-        _in_memory[kind, self.settings.prefix] = found
+        place = (kind, self.settings.prefix)
+        if place not in _in_memory:
+            _in_memory[place] = make()
+        found: T = _in_memory[place]
         return found
 
     # -- events ---------------------------------------------------------------------------------

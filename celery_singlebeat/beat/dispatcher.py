@@ -19,7 +19,7 @@ from typing import Any
 from kombu.exceptions import OperationalError
 
 from celery_singlebeat.beat.elector import Elector
-from celery_singlebeat.beat.lines import Agenda, Line
+from celery_singlebeat.beat.lines import PLAUSIBLE, Agenda, Line
 from celery_singlebeat.beat.publishing import Tray, collected
 from celery_singlebeat.beat.timetables import twin
 from celery_singlebeat.clock import Clock
@@ -110,7 +110,9 @@ class Dispatcher:
         unknown = self._agenda.settle(memory)
         if unknown:
             # A clock that is behind must not give a new entry a past: the newest mark is later than that.
-            now = max([whole(self._elector.due_now()), *memory.marks.values()])
+            now = whole(self._elector.due_now())
+            plausible = (mark for mark in memory.marks.values() if mark <= now + PLAUSIBLE)
+            now = max(now, max(plausible, default=now))
             enrolment = self._agenda.enrolment(unknown, now)
             self._store.enroll(grant, enrolment)
             for line in unknown:

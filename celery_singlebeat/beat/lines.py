@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,8 +16,12 @@ from celery_singlebeat.events import EntryParked, Listener
 from celery_singlebeat.policy.entries import EntryRules
 from celery_singlebeat.store.ports import Enrolment, Memory
 
+logger = logging.getLogger(__name__)
+
 #: How many due slots of one entry get their verdict one by one, and how many older ones are counted.
 MOST_DUE, MOST_COUNTED = 1000, 20_000
+#: How far a stored mark may lie ahead: clocks may be wrong by hours, and no slot is claimed in advance.
+PLAUSIBLE = timedelta(days=1)
 #: Seconds until a line whose timetable failed is asked again.
 ASK_AGAIN = 30.0
 
@@ -141,14 +146,18 @@ class Agenda:
         self._heap = []
         self._put_off = {}
         unknown = []
+        unreadable, tomorrow = set(memory.unreadable), self._now() + PLAUSIBLE
         for line in self._lines.values():
-            enrolment = memory.entries.get(line.name)
-            if enrolment is None or enrolment.rule != line.rule:
-                if enrolment is not None:
+            enrolment, mark = memory.entries.get(line.name), memory.marks.get(line.name)
+            damaged = line.name in unreadable or (mark is not None and mark > tomorrow)
+            if damaged:
+                logger.warning("entry %r: its stored state cannot be read, it starts from now", line.name)
+            if damaged or enrolment is None or enrolment.rule != line.rule:
+                if damaged or enrolment is not None:
                     line.anchor = line.last = None
                 unknown.append(line)
                 continue
-            line.stand_at(enrolment.anchor, memory.marks.get(line.name))
+            line.stand_at(enrolment.anchor, mark)
             self.put(line)
         return unknown
 

@@ -166,6 +166,9 @@ class MemoryBeatStore:
             self._demand(grant)
             for entry, enrolment in entries.items():
                 self._kept.entries[entry] = replace(enrolment, anchor=whole(enrolment.anchor))
+                mark = self._kept.marks.get(entry)
+                if mark is not None and mark > self._now() + timedelta(days=1):
+                    del self._kept.marks[entry]
 
     def emit(self, grant: Grant, claims: Sequence[Claim]) -> tuple[datetime, list[Outcome]]:
         with self._guard:

@@ -118,7 +118,8 @@ class RedisBeatStore:
         args: list[str] = [grant.token]
         for entry, enrolment in entries.items():
             args += [entry, f"{millis(enrolment.anchor)} {enrolment.rule}"]
-        if not self._scripts.run("slots_enroll", [self._keys.lease, self._keys.entries], args):
+        keys = [self._keys.lease, self._keys.entries, self._keys.marks]
+        if not self._scripts.run("slots_enroll", keys, args):
             raise Deposed(grant.epoch)
 
     def emit(self, grant: Grant, claims: Sequence[Claim]) -> tuple[datetime, list[Outcome]]:

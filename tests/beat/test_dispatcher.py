@@ -1,6 +1,7 @@
 """From due lines to claims, with a clock that is moved and a store that fails."""
 
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 
 import pytest
 from celery import Celery
@@ -527,6 +528,36 @@ def test_a_new_entry_gets_no_past_from_a_clock_that_is_behind(beat, clock, store
     beat.schedule(known=every(10), fresh=every(10))
     beat.lead()
     assert store.remember().entries["fresh"].anchor == newest
+
+
+def damage(store, entry, mark):
+    if mark is None:  # what a store says of a mark that is no number
+        remember = store.remember
+        store.remember = lambda: replace(remember(), unreadable=(entry,))
+        store._kept.marks.pop(entry)
+    else:
+        store._kept.marks[entry] = mark
+
+
+@pytest.mark.parametrize("mark", [None, datetime(3000, 1, 1, tzinfo=timezone.utc)])
+def test_damaged_state_of_one_entry_repeats_nothing_and_stops_nobody(beat, clock, store, mark):  # B4, G8
+    rules = {name: EntryRules(missed=MissedRules(misfire=Misfire.ALL)) for name in ("bad", "good")}
+    beat.schedule(bad=every(10), good=every(10), rules=rules)
+    beat.lead()
+    for _ in range(5):
+        clock.advance(10)
+        beat.lead()
+    beat.elector.close()
+    damage(store, "bad", mark)
+    after = Beat("b", clock, store)
+    after.schedule(bad=every(10), good=every(10), fresh=every(10), rules=rules)
+    after.step()
+    after.lead()
+    assert after.slots() == []
+    store.__dict__.pop("remember", None)
+    clock.advance(10)
+    after.lead()
+    assert sorted(name for name, _ in after.slots()) == ["bad", "fresh", "good"]
 
 
 def test_a_standby_that_sees_every_slot_dispatched_stays_a_standby(clock, store):  # B5

@@ -217,6 +217,14 @@ def test_state_that_cannot_be_read_is_named_entry_by_entry(redis_bench):
     assert set(memory.unreadable) == {"word", "far", "torn"}
 
 
+def test_enrolling_an_entry_clears_a_mark_that_cannot_be(redis_bench):  # G8
+    bench, grant = redis_bench, redis_bench.lead()
+    sound = millis(bench.ago(5))
+    bench.client.hset(bench.keys.marks, mapping={"word": "yesterday", "far": 10**14, "sound": sound})
+    bench.store.enroll(grant, {name: Enrolment(bench.now(), "rule") for name in ("word", "far", "sound")})
+    assert bench.client.hgetall(bench.keys.marks) == {"sound": str(sound)}
+
+
 def test_no_answer_is_an_error_not_a_no(redis_bench):  # M2
     redis_bench.client.set(redis_bench.keys.marks, "a string where a hash belongs")
     with pytest.raises(StoreUnavailable, match="remember"):
