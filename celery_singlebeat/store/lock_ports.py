@@ -98,16 +98,18 @@ class Outcome(str, Enum):
     FAILURE = "failure"
     RETRY = "retry"
     OTHER = "other"  #: Ignored or rejected by the body.
+    UNDONE = "undone"  #: The lock was not wanted after all: the body never ran.
     NONE = "none"  #: The process is about to end; the delivery counts as lost.
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """What a renewal names: the key, the exact token, and the call that holds it."""
+    """What a renewal names: the key, the exact token, the call that holds it, and its fence."""
 
     key: str
     token: str
     task_id: str
+    fence: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,20 +122,43 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """`freed`: the dead process's lock is free now. `deliveries` without an outcome, this one included."""
+    """`freed`: the dead process's lock is free now. `deliveries` without an outcome, this one included.
+
+    `key` and `token` are those of the lock that was freed.
+    """
 
     freed: bool
     deliveries: int
+    key: str = ""
+    token: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockRecord:
-    """One lock as operators see it; `ttl` in seconds."""
+    """One lock as operators see it; `ttl` in seconds.
+
+    `backend` decides who holds it. `waiting`: it is kept for the next attempt of a call, and nobody runs.
+    """
 
     key: str
     holder: Holder
     ttl: float
     fence: int
+    backend: str = "redis"
+    waiting: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ruling:
+    """What was decided about a key elsewhere, by `backend`; None: the store decides itself.
+
+    The store then keeps the record alone: a grant replaces whatever holder is described there, and has a
+    fence of at least `fence`.
+    """
+
+    backend: str
+    granted: bool | None = None
+    fence: int = 0
 
 
 class LockStore(Protocol):
@@ -143,8 +168,8 @@ class LockStore(Protocol):
         """Take the key for one delivery. Asking again with the same token returns the same grant."""
         ...
 
-    def renew(self, leases: Sequence[Lease], *, ttl: float) -> list[bool]:
-        """Extend locks, in one round trip; False for each that is not that token's any more."""
+    def renew(self, leases: Sequence[Lease], *, ttl: float) -> Sequence[bool | None]:
+        """Extend locks; False for each that is not that token's any more, None for one without an answer."""
         ...
 
     def release(
@@ -196,4 +221,24 @@ class LockStore(Protocol):
 
     def close(self) -> None:
         """Close the connections."""
+        ...
+
+
+class RecordStore(LockStore, Protocol):
+    """A store of locks that keeps the record also of those which a backend decides."""
+
+    def acquire(
+        self,
+        key: str,
+        token: str,
+        *,
+        ttl: float,
+        caller: Caller,
+        poison_limit: int,
+        ruling: Ruling | None = None,
+    ) -> Answer:
+        """Take the key for one delivery, or note who has it.
+
+        Refused elsewhere, `Taken` names the holder that is described here; without one its `host` is empty.
+        """
         ...

@@ -24,6 +24,7 @@ from celery_singlebeat.store.lock_ports import (
     Outcome,
     Poison,
     Released,
+    Ruling,
     Stale,
     Taken,
 )
@@ -36,6 +37,7 @@ class _Lock:
     fence: int
     expires: Monotonic
     waiting: bool = False
+    backend: str = "redis"
 
 
 @dataclass(slots=True)
@@ -53,7 +55,7 @@ class _Call:
 
 
 class MemoryLockStore:
-    """`LockStore` in memory. Its clock is the one that it is given, so that a test can move it."""
+    """`RecordStore` in memory. Its clock is the one that it is given, so that a test can move it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -67,13 +69,23 @@ class MemoryLockStore:
     def counters(self) -> Mapping[str, int]:
         return self._counters
 
-    def acquire(self, key: str, token: str, *, ttl: float, caller: Caller, poison_limit: int) -> Answer:
+    def acquire(
+        self,
+        key: str,
+        token: str,
+        *,
+        ttl: float,
+        caller: Caller,
+        poison_limit: int,
+        ruling: Ruling | None = None,
+    ) -> Answer:
+        rule = ruling or Ruling(backend="redis")
         with self._guard:
             self._forget_expired()
             call = self._calls.get(caller.task_id) or _Call(caller.replays)
             if caller.replays > call.replays:
                 call = _Call(caller.replays)
-            refused = self._outcome(call, caller) or self._taken(key, token, caller)
+            refused = self._outcome(call, caller) or self._taken(key, token, caller, rule)
             if refused is not None:
                 return refused
             if call.token != token:
@@ -83,7 +95,7 @@ class MemoryLockStore:
                 call.deliveries += 1
             call.token, call.key, call.settled_at = token, key, Monotonic(0.0)
             self._keep(caller.task_id, call, CALL_MEMORY)
-            return Granted(self._grant(key, token, ttl, caller), call.deliveries)
+            return Granted(self._grant(key, token, ttl, caller, rule), call.deliveries)
 
     def _outcome(self, call: _Call, caller: Caller) -> Answer | None:
         """What is known of the call already, unless it may run."""
@@ -97,28 +109,29 @@ class MemoryLockStore:
             return Taken(nobody, settling, same_call=True)
         return None
 
-    def _taken(self, key: str, token: str, caller: Caller) -> Answer | None:
+    def _taken(self, key: str, token: str, caller: Caller, rule: Ruling) -> Answer | None:
         """Who holds the key, if the caller cannot have it."""
         lock = self._locks.get(key)
-        if lock is None or lock.token == token:
-            return None
-        same_call = lock.holder.task_id == caller.task_id
-        if lock.waiting and same_call:
+        same_call = lock is not None and lock.holder.task_id == caller.task_id
+        waits = lock is not None and lock.waiting
+        if lock is None or lock.token == token or (waits and same_call):
+            return _nobody(caller.task_id if waits else "", waits) if rule.granted is False else None
+        if rule.granted and not waits:
             return None
         if not same_call:
             self.count(f"lock_conflicts:{caller.task}")
         return Taken(lock.holder, lock.expires - self._clock.monotonic(), same_call)
 
-    def _grant(self, key: str, token: str, ttl: float, caller: Caller) -> int:
+    def _grant(self, key: str, token: str, ttl: float, caller: Caller, rule: Ruling) -> int:
         expires = later(self._clock.monotonic(), ttl)
         lock = self._locks.get(key)
         if lock is not None and lock.token == token:
             lock.expires = expires
             return lock.fence
         now = whole(self._clock.now())
-        self._fence = max(self._fence + 1, millis(now) * 1000)
+        self._fence = max(self._fence + 1, millis(now) * 1000, rule.fence)
         holder = Holder(task=caller.task, task_id=caller.task_id, host=caller.host, pid=caller.pid, since=now)
-        self._locks[key] = _Lock(token, holder, self._fence, expires)
+        self._locks[key] = _Lock(token, holder, self._fence, expires, backend=rule.backend)
         return self._fence
 
     def renew(self, leases: Sequence[Lease], *, ttl: float) -> list[bool]:
@@ -180,14 +193,15 @@ class MemoryLockStore:
             if dedupe_ttl > 0:
                 self._keep(caller.task_id, _Call(caller.replays, finished=True), dedupe_ttl)
         elif outcome is not Outcome.NONE and call is not None and call.token == token:
-            call.deliveries, call.token, call.key = 0, "", ""
+            undone = outcome is Outcome.UNDONE
+            call.deliveries, call.token, call.key = call.deliveries - 1 if undone else 0, "", ""
             if outcome is Outcome.OTHER:
                 call.attempt = 0
             if outcome is Outcome.RETRY:
                 call.attempt = caller.attempt + 1
                 self._keep(caller.task_id, call, CALL_MEMORY + hold)
                 self.count(f"retries:{caller.task}")
-            elif not call.replays and not call.attempt:
+            elif not call.replays and not call.attempt and not call.deliveries:
                 del self._calls[caller.task_id]
             if outcome is Outcome.FAILURE and settle > 0:
                 call.settled_at = later(self._clock.monotonic(), settle)
@@ -206,7 +220,7 @@ class MemoryLockStore:
             if (lock.holder.task_id, lock.holder.host, lock.holder.pid) != (task_id, host, pid):
                 return Orphan(False, call.deliveries)
             del self._locks[call.key]
-            return Orphan(True, call.deliveries)
+            return Orphan(True, call.deliveries, call.key, lock.token)
 
     def continued(self, task_id: str) -> None:
         with self._guard:
@@ -228,7 +242,10 @@ class MemoryLockStore:
         with self._guard:
             self._forget_expired()
             lock = self._locks.pop(key, None)
-            return None if lock is None else self._record(key, lock)
+            if lock is None:
+                return None
+            self.count(f"locks_broken:{lock.holder.task}")
+            return self._record(key, lock)
 
     def may_bury(self, task_id: str, *, attempt: int, replays: int) -> bool:
         with self._guard:
@@ -251,7 +268,14 @@ class MemoryLockStore:
 
     def _record(self, key: str, lock: _Lock) -> LockRecord:
         remaining = lock.expires - self._clock.monotonic()
-        return LockRecord(key=key, holder=lock.holder, ttl=remaining, fence=lock.fence)
+        return LockRecord(
+            key=key,
+            holder=lock.holder,
+            ttl=remaining,
+            fence=lock.fence,
+            backend=lock.backend,
+            waiting=lock.waiting,
+        )
 
     def _keep(self, task_id: str, call: _Call, seconds: float) -> None:
         call.expires = later(self._clock.monotonic(), seconds)
@@ -263,3 +287,9 @@ class MemoryLockStore:
             del self._locks[key]
         for task_id in [task_id for task_id, call in self._calls.items() if call.expires <= now]:
             del self._calls[task_id]
+
+
+def _nobody(task_id: str, same_call: bool) -> Taken:
+    """The key is held where that is decided, and nobody is described here as its holder."""
+    holder = Holder(task="", task_id=task_id, host="", pid=0, since=from_millis(0))
+    return Taken(holder, 0.0, same_call)

@@ -23,6 +23,7 @@ from celery_singlebeat.store.lock_ports import (
     Outcome,
     Poison,
     Released,
+    Ruling,
     Stale,
     Taken,
 )
@@ -32,7 +33,7 @@ _PAGE = 500
 
 
 class RedisLockStore:
-    """`LockStore` over one Redis (or Valkey, or the master that Sentinel names).
+    """`RecordStore` over one Redis (or Valkey, or the master that Sentinel names).
 
     Safe to use from several threads, and in a child after a fork: redis-py's pool sees to both.
     """
@@ -42,14 +43,25 @@ class RedisLockStore:
         self._client = connect()
         self._scripts = Scripts(self._client)
 
-    def acquire(self, key: str, token: str, *, ttl: float, caller: Caller, poison_limit: int) -> Answer:
+    def acquire(
+        self,
+        key: str,
+        token: str,
+        *,
+        ttl: float,
+        caller: Caller,
+        poison_limit: int,
+        ruling: Ruling | None = None,
+    ) -> Answer:
         keys = self._keys
+        rule = ruling or Ruling(backend="")
+        decided = "" if rule.granted is None else "granted" if rule.granted else "refused"
         about: list[Argument] = [caller.task_id, caller.task, caller.host, caller.pid]
         about += [caller.attempt, caller.replays]
         answer = self._scripts.run(
             "lock_acquire",
             [keys.lock(key), keys.fence, keys.call(caller.task_id), keys.counters],
-            [token, _ms(ttl), *about, poison_limit, _ms(CALL_MEMORY)],
+            [token, _ms(ttl), *about, poison_limit, _ms(CALL_MEMORY), rule.backend, decided, rule.fence],
         )
         kind = answer[0]
         if kind == "granted":
@@ -104,8 +116,12 @@ class RedisLockStore:
         return Released(bool(held), bool(same_call))
 
     def release_orphan(self, task_id: str, *, host: str, pid: int) -> Orphan:
-        freed, deliveries = self._scripts.run("lock_orphan", [self._keys.call(task_id)], [task_id, host, pid])
-        return Orphan(bool(freed), int(deliveries))
+        answer = self._scripts.run("lock_orphan", [self._keys.call(task_id)], [task_id, host, pid])
+        freed, deliveries, *lock = answer
+        if not freed:
+            return Orphan(False, int(deliveries))
+        name, token = lock
+        return Orphan(True, int(deliveries), name[len(self._keys.locks) :], token)
 
     def continued(self, task_id: str) -> None:
         self._scripts.run("lock_continue", [self._keys.call(task_id)], [])
@@ -151,7 +167,7 @@ class RedisLockStore:
         return [found[key] for key in sorted(found)]
 
     def break_lock(self, key: str) -> LockRecord | None:
-        answer = self._scripts.run("lock_break", [self._keys.lock(key)], [])
+        answer = self._scripts.run("lock_break", [self._keys.lock(key), self._keys.counters], [])
         about = dict(zip(answer[::2], answer[1::2], strict=True))
         return _record(key, about, 0) if about else None
 
@@ -180,5 +196,10 @@ def _holder(about: Mapping[str, str]) -> Holder:
 
 def _record(key: str, about: Mapping[str, str], ttl: int) -> LockRecord:
     return LockRecord(
-        key=key, holder=_holder(about), ttl=max(0, ttl) / 1000, fence=_number(about.get("fence"))
+        key=key,
+        holder=_holder(about),
+        ttl=max(0, ttl) / 1000,
+        fence=_number(about.get("fence")),
+        backend=about.get("backend", "redis"),
+        waiting=about.get("waiting") == "1",
     )

@@ -123,7 +123,7 @@ def _undo(execution: Execution, key: str, token: str, ttl: float) -> None:
     """Give back, once the store can be asked, what it may have granted without our hearing of it."""
     locks, caller = execution.place.locks, execution.caller
     heartbeat().owe(
-        lambda: locks.release(key, token, caller=caller, outcome=Outcome.OTHER),
+        lambda: locks.release(key, token, caller=caller, outcome=Outcome.UNDONE),
         every=min(1.0, ttl / 4),
         within=ttl,
     )

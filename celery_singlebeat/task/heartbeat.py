@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from celery_singlebeat.clock import Clock, SystemClock
@@ -111,16 +111,15 @@ class Heartbeat:
 
     def _renew_group(self, store: LockStore, ttl: float, group: list[_Watch]) -> None:
         asked_at = self._clock.monotonic()
+        answers: Sequence[bool | None]
         try:
             answers = store.renew([watch.lock.lease for watch in group], ttl=ttl)
         except Exception:  # whatever went wrong, the other locks need this thread
-            for watch in group:
-                watch.due = later(self._clock.monotonic(), ttl / _PART_IN_TROUBLE)
-                if not watch.lock.held:
-                    self._lose(watch)
-            return
+            answers = [None] * len(group)
         for watch, extended in zip(group, answers, strict=True):
-            if extended and watch.lock.held:
+            if extended is None and watch.lock.held:
+                watch.due = later(self._clock.monotonic(), ttl / _PART_IN_TROUBLE)
+            elif extended and watch.lock.held:
                 watch.lock.extend(asked_at)
                 watch.due = later(asked_at, ttl / _PART)
             else:

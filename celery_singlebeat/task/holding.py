@@ -57,7 +57,7 @@ class TaskLock:
     @property
     def lease(self) -> Lease:
         """What a renewal names."""
-        return Lease(self.key, self.token, self.caller.task_id)
+        return Lease(self.key, self.token, self.caller.task_id, self.fence)
 
     def extend(self, asked_at: Monotonic) -> None:
         """The store said yes to a renewal that was asked for at `asked_at`."""

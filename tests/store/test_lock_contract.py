@@ -15,6 +15,7 @@ from celery_singlebeat.store.lock_ports import (
     Lease,
     Outcome,
     Poison,
+    Ruling,
     Stale,
     Taken,
 )
@@ -344,6 +345,18 @@ def test_a_refused_delivery_does_not_count(bench):  # N6
     assert bench.total("lock_conflicts:t") == 0
 
 
+def test_what_never_ran_is_taken_back_and_nothing_else_of_its_call(bench):  # N5, N6
+    bench.acquire("k", "a", "call")
+    bench.release("k", "a", "call", Outcome.RETRY)
+    bench.acquire("k", "lost", "call", attempt=1, ttl=0.05)
+    bench.wait(0.1)
+    bench.acquire("k", "b", "call", attempt=1)
+    assert bench.release("k", "b", "call", Outcome.UNDONE, attempt=1).held
+    assert bench.holder("k") is None
+    assert bench.acquire("k", "copy", "call", attempt=0) == Stale()
+    assert bench.acquire("k", "c", "call", attempt=1).deliveries == 2
+
+
 def test_the_lock_of_a_dead_process_is_freed_for_its_call_alone(bench):  # N3, guard: owner
     bench.acquire("k", "a", "call", host="h", pid=5)
     assert not bench.store.release_orphan("call", host="h", pid=6).freed
@@ -352,6 +365,7 @@ def test_the_lock_of_a_dead_process_is_freed_for_its_call_alone(bench):  # N3, g
     assert bench.holder("k") == "call"
     orphan = bench.store.release_orphan("call", host="h", pid=5)
     assert (orphan.freed, orphan.deliveries) == (True, 1)
+    assert (orphan.key, orphan.token) == ("k", "a")
     assert bench.holder("k") is None
     assert bench.acquire("k", "b", "call").deliveries == 2
 
@@ -401,6 +415,58 @@ def test_a_waiting_lock_is_no_orphan(bench):  # N7
     assert bench.holder("k") == "call"
 
 
+# The record of locks that are decided elsewhere
+
+
+def _ruled(bench, granted, key, token, task_id=None, fence=0, **about):
+    ruling = Ruling(backend="elsewhere", granted=granted, fence=fence)
+    caller = bench.caller(task_id or f"call-{token}", **about)
+    return bench.store.acquire(key, token, ttl=60, caller=caller, poison_limit=5, ruling=ruling)
+
+
+def test_a_grant_from_elsewhere_replaces_a_holder_that_is_still_described(bench):
+    first = _ruled(bench, True, "k", "a")
+    second = _ruled(bench, True, "k", "b")
+    assert second.fence > first.fence
+    assert bench.holder("k") == "call-b"
+    assert [record.backend for record in bench.store.locks()] == ["elsewhere"]
+    assert not bench.renew("k", "a")
+
+
+def test_a_grant_from_elsewhere_has_the_fence_that_is_asked_for(bench):  # N2
+    high = _ruled(bench, True, "k", "a", fence=2**52).fence
+    assert high == 2**52
+    assert _ruled(bench, True, "l", "b").fence == high + 1
+
+
+def test_a_refusal_from_elsewhere_names_the_holder_that_is_described(bench):
+    nobody = _ruled(bench, False, "k", "x")
+    assert (nobody.holder.host, nobody.holder.task_id, nobody.same_call) == ("", "", False)
+    assert bench.holder("k") is None
+    _ruled(bench, True, "k", "a", host="alpha")
+    taken = _ruled(bench, False, "k", "b")
+    assert (taken.holder.host, taken.holder.task_id, taken.same_call) == ("alpha", "call-a", False)
+    assert _ruled(bench, False, "k", "c", "call-a").same_call
+    assert bench.total("lock_conflicts:t") == 1
+
+
+def test_what_is_known_of_a_call_comes_before_what_is_decided_elsewhere(bench):  # N5
+    _ruled(bench, True, "k", "a", "call")
+    bench.release("k", "a", "call", dedupe_ttl=60)
+    assert _ruled(bench, True, "k", "b", "call") == Finished(continued=False)
+    assert _ruled(bench, False, "k", "b", "call") == Finished(continued=False)
+
+
+def test_a_key_that_waits_for_an_attempt_is_refused_to_others_whatever_was_decided(bench):  # N7
+    _ruled(bench, True, "k", "a", "call")
+    bench.release("k", "a", "call", Outcome.RETRY, hold=60)
+    assert [record.waiting for record in bench.store.locks()] == [True]
+    assert _ruled(bench, True, "k", "b", "another").holder.task_id == "call"
+    own = _ruled(bench, False, "k", "c", "call", attempt=1)
+    assert (own.holder.host, own.same_call, own.remaining) == ("", True, 0)
+    assert isinstance(_ruled(bench, True, "k", "c", "call", attempt=1), Granted)
+
+
 # Operators
 
 
@@ -444,6 +510,7 @@ def test_an_operator_can_take_a_lock_away(bench):
     assert record is not None
     assert record.holder.task_id == "call-a"
     assert bench.store.break_lock("k") is None
+    assert bench.total("locks_broken:t") == 1
     assert not bench.renew("k", "a")
     assert isinstance(bench.acquire("k", "b"), Granted)
 

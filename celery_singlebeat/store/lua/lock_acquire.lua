@@ -1,6 +1,7 @@
 -- Take a lock for one delivery of a call, unless another call holds it or this call has its outcome.
 --
---   KEYS[1] lock      hash: token, task, task_id, host, pid, since, fence, waiting; expires with the lock
+--   KEYS[1] lock      hash: token, task, task_id, host, pid, since, fence, waiting,
+--                     backend; expires with the lock
 --   KEYS[2] fence     counter, never expires
 --   KEYS[3] call      hash: deliveries, token, lock, attempt, replays, finished, continued, buried, failed
 --   KEYS[4] counters  hash of totals
@@ -14,10 +15,15 @@
 --   ARGV[8] replays   how often it was replayed before
 --   ARGV[9] limit     deliveries without an outcome before the call is poison
 --   ARGV[10] keep     milliseconds that the record of the call outlives its last delivery
+--   ARGV[11] backend  who decides about the key, or "" for this script
+--   ARGV[12] ruling   what was decided elsewhere: granted | refused | "" nothing, it is decided here
+--   ARGV[13] fence    the smallest fence that the grant may have
 --
 --   returns {"granted", fence, since, deliveries}
 --         | {"held", remaining, waiting, task, task_id, host, pid, since, fence}
 --         | {"finished", continued} | {"stale"} | {"poison", deliveries}
+--
+-- A key that was refused elsewhere and has no holder here has no host in the answer.
 --
 -- Safe to send again: the lock's own token gets its own grant, and the delivery counts once.
 local t = redis.call('TIME')
@@ -47,14 +53,18 @@ end
 -- end guard
 
 local lock = redis.call('HMGET', KEYS[1], 'token', 'task_id', 'waiting', 'fence', 'since')
-local mine = lock[1] == own
+local mine, waiting, ruling = lock[1] == own, lock[3] == '1', ARGV[12]
+local free = not lock[1] or mine or (waiting and lock[2] == ARGV[3])
+if free and ruling == 'refused' then
+  return {'held', 0, 0, '', waiting and ARGV[3] or '', '', '', '0', '0'}
+end
 -- guard: holder
-if lock[1] and not mine and not (lock[3] == '1' and lock[2] == ARGV[3]) then
+if not free and (waiting or ruling ~= 'granted') then
   local rest = redis.call('HMGET', KEYS[1], 'task', 'host', 'pid')
   if lock[2] ~= ARGV[3] then
     redis.call('HINCRBY', KEYS[4], 'lock_conflicts:' .. ARGV[4], 1)
   end
-  return {'held', redis.call('PTTL', KEYS[1]), lock[3] == '1' and 1 or 0, rest[1] or '', lock[2] or '',
+  return {'held', redis.call('PTTL', KEYS[1]), waiting and 1 or 0, rest[1] or '', lock[2] or '',
     rest[2] or '', rest[3] or '', lock[5] or '0', lock[4] or '0'}
 end
 -- end guard
@@ -81,10 +91,10 @@ if mine then
 end
 
 local fence = redis.call('INCR', KEYS[2])
-local micros = t[1] * 1000000 + t[2]
-if fence < micros then
+local least = math.max(t[1] * 1000000 + t[2], tonumber(ARGV[13]))
+if fence < least then
   -- Grows also after the counter was lost with the data.
-  fence = micros
+  fence = least
   redis.call('SET', KEYS[2], string.format('%.0f', fence))
 end
 local text = string.format('%.0f', fence)
@@ -92,5 +102,8 @@ local since = string.format('%.0f', t[1] * 1000 + math.floor(t[2] / 1000))
 redis.call('DEL', KEYS[1])
 redis.call('HSET', KEYS[1], 'token', own, 'task', ARGV[4], 'task_id', ARGV[3], 'host', ARGV[5],
   'pid', ARGV[6], 'since', since, 'fence', text)
+if ARGV[11] ~= '' then
+  redis.call('HSET', KEYS[1], 'backend', ARGV[11])
+end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return {'granted', text, since, deliveries}

@@ -4,7 +4,8 @@
 --   KEYS[2] call      hash
 --   KEYS[3] counters  hash of totals
 --   ARGV[1] token     of the caller
---   ARGV[2] outcome   success | failure | retry | other | none (nothing is known: it counts as lost)
+--   ARGV[2] outcome   success | failure | retry | other | undone (it never ran)
+--                     | none (nothing is known: it counts as lost)
 --   ARGV[3] hold      milliseconds that the lock is kept for the next attempt of this call; 0: freed
 --   ARGV[4] dedupe    milliseconds that a success is remembered; 0: not at all
 --   ARGV[5] task_id
@@ -43,6 +44,12 @@ if (tonumber(call[2]) or 0) <= tonumber(ARGV[8]) then
     if tonumber(ARGV[4]) > 0 then
       redis.call('HSET', KEYS[2], 'finished', '1', 'replays', ARGV[8])
       redis.call('PEXPIRE', KEYS[2], ARGV[4])
+    end
+  elseif outcome == 'undone' and call[1] == ARGV[1] then
+    redis.call('HDEL', KEYS[2], 'token', 'lock')
+    local left = redis.call('HINCRBY', KEYS[2], 'deliveries', -1)
+    if left < 1 and ARGV[8] == '0' and redis.call('HEXISTS', KEYS[2], 'attempt') == 0 then
+      redis.call('DEL', KEYS[2])
     end
   elseif outcome ~= 'none' and call[1] == ARGV[1] then
     redis.call('HDEL', KEYS[2], 'deliveries', 'token', 'lock')
