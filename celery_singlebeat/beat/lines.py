@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from celery_singlebeat.beat.timetables import Interval, Live, Timetable, Wall, timetable
+from celery_singlebeat.beat.timetables import Interval, Live, Timetable
+from celery_singlebeat.beat.windows import Window, timetable_of
 from celery_singlebeat.events import EntryParked, Listener
 from celery_singlebeat.policy.entries import EntryRules
 from celery_singlebeat.store.ports import Enrolment, Memory
@@ -43,6 +44,7 @@ class Line:
     last: datetime | None = None
     mark: datetime | None = None
     next: datetime | None = None
+    runs: int = 0  # where the count begins, if the store has none
     ticket: int = 0  # of its newest place in the agenda; older places do not count
 
     def stand_at(self, anchor: datetime, mark: datetime | None) -> None:
@@ -63,7 +65,7 @@ class Line:
     def due(self, now: datetime) -> tuple[list[datetime], int]:
         """The newest `MOST_DUE` slots up to `now`, oldest first; and how many older ones there are.
 
-        After a very long stop the older ones of a crontab are counted up to `MOST_COUNTED` only, so
+        After a very long stop the older ones are counted up to `MOST_COUNTED` only, so
         that catching up takes no longer than a moment.
         """
         if isinstance(self.timetable, Live):
@@ -71,12 +73,12 @@ class Line:
         slots: deque[datetime] = deque(maxlen=MOST_DUE)
         seen = 0
         slot, anchor = self.next, self.anchor or now
-        if isinstance(self.timetable, Interval) and slot is not None:
+        if isinstance(self.timetable, (Interval, Window)) and slot is not None:
             slot, seen = self.timetable.leap(slot, now, keep=MOST_DUE, anchor=anchor)
         while slot is not None and slot <= now:
             slots.append(slot)
             seen += 1
-            if seen == MOST_COUNTED and isinstance(self.timetable, Wall):
+            if seen == MOST_COUNTED:
                 slot = max(slot, now - (slots[-1] - slots[0]))
             slot = self.timetable.after(slot, anchor=anchor)
         return list(slots), seen - len(slots)
@@ -89,11 +91,11 @@ class Line:
 
 def make_line(name: str, entry: Any, rules: EntryRules) -> Line:
     """The line of an entry; raises whatever its schedule object raises."""
-    table = timetable(entry.schedule, zone=rules.timezone)
+    table = timetable_of(entry, rules)
     # Being switched off is part of the rule, so that an entry starts from now when it is switched on.
     rule = f"{table.rule()}{'' if rules.enabled else ', off'}"
     digest = hashlib.sha256(rule.encode()).hexdigest()[:16]
-    return Line(name, entry, rules, table, digest)
+    return Line(name, entry, rules, table, digest, runs=entry.total_run_count or 0)
 
 
 class Agenda:
@@ -114,6 +116,10 @@ class Agenda:
 
     def __iter__(self) -> Iterator[Line]:
         return iter(self._lines.values())
+
+    def line(self, name: str) -> Line | None:
+        """The line of this entry, if it has one."""
+        return self._lines.get(name)
 
     def fill(self, lines: Iterable[Line], parked: Mapping[str, str]) -> None:
         """Replace all lines; those that were there keep where they stand."""
@@ -166,7 +172,7 @@ class Agenda:
 
         A line that the store has forgotten, and this node has not, goes on where it stands.
         """
-        return {line.name: Enrolment(line.anchor or now, line.rule) for line in lines}
+        return {line.name: Enrolment(line.anchor or now, line.rule, line.runs) for line in lines}
 
     def put(self, line: Line, *, at: datetime | None = None) -> None:
         """Put a line where its next slot is, or where it is to be looked at again."""
@@ -179,7 +185,8 @@ class Agenda:
                 at = self._later()
             else:
                 if at is None:
-                    self.park(line.name, "its schedule has no next date")
+                    if not line.timetable.ends:
+                        self.park(line.name, "its schedule has no next date")
                     return
                 if line.name in self.parked:
                     del self.parked[line.name]

@@ -19,6 +19,7 @@ from celery_singlebeat.beat.publisher import Publisher
 from celery_singlebeat.beat.surroundings import nobody_waits_for_results
 from celery_singlebeat.beat.watch import Watch
 from celery_singlebeat.errors import Deposed, NotLeader, StoreUnavailable
+from celery_singlebeat.events import Listener
 from celery_singlebeat.health import birth
 from celery_singlebeat.store.ports import Candidate, NodeReport
 from celery_singlebeat.wiring import Wiring
@@ -34,11 +35,12 @@ MOST_OVERDUE = 100
 class Machine:
     """Elector, heartbeat, agenda, watch, dispatcher and publisher of one process.
 
-    `send` makes the message of an entry through Celery; `atomic` says that it goes out with its claim.
+    `send` makes the message of an entry through Celery; `atomic` says that it goes out with its claim;
+    `tell` hears what happens.
     """
 
-    def __init__(self, wiring: Wiring, *, send: Callable[[Any], None], atomic: bool) -> None:
-        settings, clock, tell = wiring.settings, wiring.clock, wiring.tell
+    def __init__(self, wiring: Wiring, *, send: Callable[[Any], None], atomic: bool, tell: Listener) -> None:
+        settings, clock = wiring.settings, wiring.clock
         self._node = settings.node
         self._grace = settings.takeover_grace
         self._clock = clock

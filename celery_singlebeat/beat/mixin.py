@@ -10,18 +10,23 @@ Facts of Celery that shape this class:
   is how soon this loop sees what the heartbeat has won.
 * Monitoring tools patch `Scheduler.apply_entry`. It stays the inherited method and runs once for each
   message, after this node has made sure that it may dispatch.
+* A scheduler that keeps a history notes a run in `reserve` and writes it in `sync`. Both are called as Celery
+  does, once the slot has been dispatched; on a standby there is nothing to write (B5).
 """
 
 from __future__ import annotations
 
+import copy
+import logging
 from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from celery.beat import Scheduler
 from kombu import Connection
 from typing_extensions import override
 
-from celery_singlebeat.beat.lines import make_line
+from celery_singlebeat.beat.lines import Line, make_line
 from celery_singlebeat.beat.machine import STANDBY_NAP, Machine
 from celery_singlebeat.beat.publishing import (
     CollectingProducer,
@@ -30,15 +35,23 @@ from celery_singlebeat.beat.publishing import (
     current_tray,
 )
 from celery_singlebeat.beat.surroundings import signals_wait
+from celery_singlebeat.beat.windows import OwnWill
 from celery_singlebeat.errors import EntryError
+from celery_singlebeat.events import Event, SlotDispatched
+from celery_singlebeat.moments import Monotonic, later
 from celery_singlebeat.policy.entries import EntryRules, check_schedule, read_rules, split
 from celery_singlebeat.policy.slots import Misfire, MissedRules
 from celery_singlebeat.wiring import wire
 
 if TYPE_CHECKING:
-    from celery.beat import Scheduler as _Base
+    _Base = Scheduler
 else:
     _Base = object
+
+logger = logging.getLogger(__name__)
+
+#: Longest time between two looks at a schedule that may change by itself, in seconds.
+LOOK = 5.0
 
 
 class SingleBeatMixin(_Base):
@@ -47,6 +60,7 @@ class SingleBeatMixin(_Base):
 
         class MyScheduler(SingleBeatMixin, SomeScheduler): ...
 
+    Entries, `schedule`, `sync` and `reserve` stay those of the class behind; its `tick` is not run.
     Raises `SettingsError` when the app's settings cannot work.
     """
 
@@ -64,6 +78,9 @@ class SingleBeatMixin(_Base):
         self._faults: dict[str, str] = {}
         self._machine: Machine | None = None
         self._changed = True
+        self._look_at = Monotonic(0.0)
+        self.old_schedulers: dict[str, Any] | None = None  # Celery's own attribute, for the same purpose
+        self._has_history = False
         self._in_tick = False
         self._closed = False
         super().__init__(app, *args, **kwargs)
@@ -92,10 +109,7 @@ class SingleBeatMixin(_Base):
                 sound[name] = entry
                 continue
             try:
-                theirs, ours = split(name, entry)
-                check_schedule(name, theirs.get("schedule"))
-                rules = read_rules(name, ours, self._defaults)
-                self.Entry(**dict(theirs, name=name, app=self.app))
+                theirs, rules = self._read_entry(name, entry)
             except EntryError as error:
                 self._faults[name] = error.problem
             except Exception as error:  # the user's objects may raise anything
@@ -106,10 +120,46 @@ class SingleBeatMixin(_Base):
                 sound[name] = theirs
         return sound
 
-    def _fill(self, machine: Machine) -> None:
-        self._changed = False
+    def _read_entry(self, name: str, fields: Mapping[str, Any]) -> tuple[dict[str, Any], EntryRules]:
+        """What is Celery's of a configured entry, and its rules; raises `EntryError`, or what the user's
+        objects raise.
+        """
+        theirs, ours = split(name, fields)
+        check_schedule(name, theirs.get("schedule"))
+        rules = read_rules(name, ours, self._defaults)
+        if not hasattr(self.Entry, "from_entry"):  # such a class keeps its entries elsewhere
+            self.Entry(**dict(theirs, name=name, app=self.app))
+        return theirs, rules
+
+    def _is_celerys(self, name: str) -> bool:
+        """Whether the class behind has this attribute of Celery's scheduler as Celery made it."""
+        kinds = type(self).__mro__
+        behind = kinds[kinds.index(SingleBeatMixin) + 1 :]
+        return next(vars(kind)[name] for kind in behind if name in vars(kind)) is vars(Scheduler)[name]
+
+    def _read(self) -> Mapping[str, Any] | None:
+        """The schedule, if it is another one than before. Celery compares at each tick, this now and then."""
+        changes_by_itself, now = not self._is_celerys("schedule"), self._wiring.clock.monotonic()
+        if not self._changed and (not changes_by_itself or now < self._look_at):
+            return None
+        self._look_at = later(now, min(self.max_interval or LOOK, LOOK))
+        changed, self._changed = self._changed, False
+        try:
+            schedule: dict[str, Any] = self.schedule
+            if changes_by_itself:
+                if not changed and self.schedules_equal(self.old_schedulers or {}, schedule):
+                    return None
+                self.old_schedulers = copy.copy(schedule)
+        except Exception as error:  # whatever it is read from is the user's
+            logger.warning(
+                "the schedule cannot be read, the known one goes on: %s: %s", type(error).__name__, error
+            )
+            return None
+        return schedule
+
+    def _fill(self, machine: Machine, schedule: Mapping[str, Any]) -> None:
         lines, parked = [], dict(self._faults)
-        for name, entry in self.schedule.items():
+        for name, entry in schedule.items():
             rules = self._rules.get(name) or EntryRules(missed=self._defaults)
             try:
                 lines.append(make_line(name, entry, rules))
@@ -128,12 +178,58 @@ class SingleBeatMixin(_Base):
         try:
             machine = self._machine
             if machine is None:
-                machine = self._machine = Machine(self._wiring, send=self._send, atomic=self._atomic)
-            if self._changed:
-                self._fill(machine)
+                machine = self._machine = self._begin()
+            schedule = self._read()
+            if schedule is not None:
+                self._fill(machine, schedule)
             return machine.turn(self.max_interval or STANDBY_NAP)
         finally:
             self._in_tick = False
+
+    def _begin(self) -> Machine:
+        if not self._is_celerys("tick"):
+            logger.warning(
+                "the tick() of %s is not run, celery-singlebeat's is; what it does beside dispatching "
+                "belongs into a tick() that calls super(), in the class that begins with SingleBeatMixin",
+                type(self).__name__,
+            )
+        return Machine(self._wiring, send=self._send, atomic=self._atomic, tell=self._hear)
+
+    def _hear(self, event: Event) -> None:
+        self._wiring.tell(event)
+        if isinstance(event, SlotDispatched) and self._machine is not None:
+            line = self._machine.agenda.line(event.entry)
+            if line is not None:
+                self._note(line)
+
+    def _note(self, line: Line) -> None:
+        """Let the class behind note a run, as Celery would."""
+        if self._is_celerys("sync") and self._is_celerys("reserve"):
+            return
+        self._has_history = True
+        try:
+            line.entry = self.reserve(line.entry)
+        except Exception as error:  # the message is out, and its mark says so
+            logger.warning("entry %r: its run is not noted: %s: %s", line.name, type(error).__name__, error)
+            return
+        if isinstance(line.timetable, OwnWill):
+            line.timetable.entry = line.entry
+
+    @override
+    def should_sync(self) -> bool:
+        # not while a message is made: the loop asks again after each turn
+        return current_tray() is None and bool(super().should_sync())
+
+    @override
+    def sync(self) -> None:
+        if not self._has_history:
+            return
+        self._has_history = False
+        try:
+            super().sync()
+        except Exception as error:  # where it is written is the user's
+            self._has_history = True
+            logger.warning("the history cannot be written: %s: %s", type(error).__name__, error)
 
     def _send(self, entry: Any) -> None:
         self.apply_entry(entry, producer=self.producer)

@@ -30,6 +30,8 @@ class Timetable(Protocol):
 
     #: Whether slots can be named in advance, so that a standby can tell that one is overdue.
     is_predictable: bool
+    #: Whether it is in order that there is no next slot.
+    ends: bool
 
     def after(self, moment: datetime, *, anchor: datetime) -> datetime | None:
         """The first slot later than `moment`, which is a slot itself or the anchor; None: never."""
@@ -44,6 +46,7 @@ class Interval:
     """Every `period` from the anchor on (T1)."""
 
     is_predictable = True
+    ends = False
 
     def __init__(self, period: timedelta) -> None:
         self._period = period
@@ -70,6 +73,7 @@ class Wall:
     """A crontab in a time zone (T2, T3)."""
 
     is_predictable = True
+    ends = False
 
     def __init__(self, cron: Any, zone: tzinfo) -> None:
         self._zone = zone
@@ -147,6 +151,7 @@ class Estimated:
     """A schedule whose next slot follows from the one before: solar events, rounded intervals."""
 
     is_predictable = True
+    ends = False
 
     def __init__(self, asked: BaseSchedule, rule: str) -> None:
         self._asked = asked
@@ -165,6 +170,7 @@ class Live:
     """A schedule that decides at the moment it is asked (T4)."""
 
     is_predictable = False
+    ends = False
 
     def __init__(self, asked: BaseSchedule) -> None:
         self._asked = asked

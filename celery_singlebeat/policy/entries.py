@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -35,11 +35,17 @@ _OPTION_KEYS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryRules:
-    """What one entry asks for, beside its task and schedule."""
+    """What one entry asks for, beside its task and schedule.
+
+    Its slots lie at or after `start` and before `end`; with `once` it has no more than the first of them.
+    """
 
     missed: MissedRules
     enabled: bool = True
     timezone: ZoneInfo | None = None
+    start: datetime | None = None
+    end: datetime | None = None
+    once: bool = False
 
 
 def split(name: str, fields: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -166,6 +166,8 @@ class MemoryBeatStore:
             self._demand(grant)
             for entry, enrolment in entries.items():
                 self._kept.entries[entry] = replace(enrolment, anchor=whole(enrolment.anchor))
+                if enrolment.runs:
+                    self._kept.runs.setdefault(entry, enrolment.runs)
                 mark = self._kept.marks.get(entry)
                 if mark is not None and mark > self._now() + timedelta(days=1):
                     del self._kept.marks[entry]

@@ -149,10 +149,11 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Enrolment:
-    """Since when an entry has its rule, and the rule's hash."""
+    """Since when an entry has its rule, and the rule's hash. Its count of runs begins at `runs`."""
 
     anchor: datetime
     rule: str
+    runs: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +174,9 @@ class SlotStore(Protocol):
         ...
 
     def enroll(self, grant: Grant, entries: Mapping[str, Enrolment]) -> None:
-        """Write the anchors of new or changed entries; raises `Deposed`."""
+        """Write the anchors of new or changed entries, and where the counts of those without one begin;
+        raises `Deposed`.
+        """
         ...
 
     def emit(self, grant: Grant, claims: Sequence[Claim]) -> tuple[datetime, list[Outcome]]:

@@ -115,10 +115,10 @@ class RedisBeatStore:
         )
 
     def enroll(self, grant: Grant, entries: Mapping[str, Enrolment]) -> None:
-        args: list[str] = [grant.token]
+        args: list[str | int] = [grant.token]
         for entry, enrolment in entries.items():
-            args += [entry, f"{millis(enrolment.anchor)} {enrolment.rule}"]
-        keys = [self._keys.lease, self._keys.entries, self._keys.marks]
+            args += [entry, f"{millis(enrolment.anchor)} {enrolment.rule}", enrolment.runs]
+        keys = [self._keys.lease, self._keys.entries, self._keys.marks, self._keys.runs]
         if not self._scripts.run("slots_enroll", keys, args):
             raise Deposed(grant.epoch)
 

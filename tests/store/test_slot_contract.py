@@ -140,6 +140,15 @@ def test_anchors_are_written_by_the_leader_only(bench):
     assert bench.store.remember().entries == {"e:1 {x}": Enrolment(whole(anchor), "rule one")}
 
 
+def test_the_count_of_an_entry_begins_where_its_first_leader_says(bench, emit):
+    grant = bench.lead()
+    assert emit(grant, "known", bench.ago(1)) == "sent"
+    bench.store.enroll(grant, {name: Enrolment(bench.now(), "rule", 41) for name in ("known", "new")})
+    bench.store.enroll(grant, {"new": Enrolment(bench.now(), "another rule", 7)})
+    assert emit(grant, "new", bench.ago(1)) == "sent"
+    assert bench.store.remember().runs == {"known": 1, "new": 42}
+
+
 def test_a_node_reports_until_it_leaves(bench):
     report = NodeReport(node="n", host="h", pid=4, role="standby", tick_age=0.5, entries=3, faulty={"x": "y"})
     seen = bench.store.report(report, keep=60)

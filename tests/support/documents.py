@@ -295,6 +295,7 @@ _SHOWN_IN = {
     "beat": ("tests/beat/test_[del]*", "tests/beat/test_config*", "tests/faults", "tests/store/test_slot*"),
     "beat.publisher": ("tests/faults/test_broker*",),
     "beat.timetables": ("tests/beat/test_timetables*", "tests/beat/test_dispatcher*"),
+    "beat.windows": ("tests/beat",),
     "cli": ("tests/cli",),
     "policy.backoff": ("tests/policy/test_backoff*", "tests/task"),
     "policy.clocks": ("tests/policy/test_clocks*", "tests/beat"),
