@@ -10,6 +10,7 @@ leadership     leases, clocks         LeaseStore          beat.elector          
 due slots      slots, entries         SlotStore           beat.dispatcher       status
 task locks     lock_keys              LockStore           task.locks            locks
 dead letters   backoff, dead_letters  the broker's queue  task.dead_letters     dlq
+installation   diagnosis              ServerStore         doctor                doctor
 =============  =====================  ==================  ====================  ==================
 """
 

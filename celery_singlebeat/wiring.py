@@ -26,6 +26,8 @@ from celery_singlebeat.store.ports import BeatStore
 from celery_singlebeat.store.redis_beat import RedisBeatStore
 from celery_singlebeat.store.redis_letters import RedisLetterStore
 from celery_singlebeat.store.redis_locks import RedisLockStore
+from celery_singlebeat.store.redis_server import RedisServerStore
+from celery_singlebeat.store.server_ports import ServerStore
 
 T = TypeVar("T")
 
@@ -157,11 +159,15 @@ class Wiring:
             found = self._letters[queue] = self._letter_store(queue)
         return found
 
-    def letter_stores(self) -> list[LetterStore]:
-        """One store for each queue that a task of this app buries in."""
+    def letter_queues(self) -> list[str]:
+        """Every queue that a task of this app buries in."""
         queues = {self.settings.dead_letter_queue}
         queues |= {getattr(task, "dead_letter_queue", None) for task in self.app.tasks.values()}
-        return [self.letter_store(queue) for queue in sorted(q for q in queues if isinstance(q, str))]
+        return sorted(queue for queue in queues if isinstance(queue, str))
+
+    def letter_stores(self) -> list[LetterStore]:
+        """One store for each of these queues."""
+        return [self.letter_store(queue) for queue in self.letter_queues()]
 
     def _letter_store(self, queue: str) -> LetterStore:
         options = self.app.conf.broker_transport_options or {}
@@ -185,6 +191,28 @@ class Wiring:
             separator=options.get("sep", "\x06\x16"),
             elsewhere=None if one_place else self.lock_store(),
         )
+
+    def server_stores(self) -> list[ServerStore]:
+        """The Redis servers that this app depends on: the store, and the broker if it is another one."""
+        found: list[ServerStore] = []
+        if not self.in_memory:
+            found.append(
+                RedisServerStore(
+                    self.redis, subject="store", place=self.place, clock=self.clock, keys=self.keys
+                )
+            )
+        broker = self.broker
+        if broker is not None and (self.in_memory or not broker.is_same_database(self.address)):
+            place = demand_master(broker, "broker_url", "broker_transport_options")
+            found.append(
+                RedisServerStore(
+                    lambda: connect(place, timeout=self.patience, name="singlebeat"),
+                    subject="broker",
+                    place=str(place),
+                    clock=self.clock,
+                )
+            )
+        return found
 
     def shared(self, kind: type[T], make: Callable[[], T]) -> T:
         """The one store of this kind and prefix in this process, for memory:// URLs."""

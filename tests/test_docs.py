@@ -41,6 +41,7 @@ PROMISED = {
     "cli",
     "contributing",
     "dead-letters",
+    "doctor",
     "glossary",
     "guarantees",
     "how-it-works",

@@ -47,7 +47,7 @@ class Leadership:
         """
         with self._store() as store:
             overview = store.overview()
-        speakers = _speakers(overview)
+        talking = speakers(overview)
         counters = overview.counters
         return {
             "leader": None if overview.leader is None else _shown(overview.leader),
@@ -58,12 +58,12 @@ class Leadership:
                     "pid": report.pid,
                     "last_seen": None if report.seen is None else iso(report.seen),
                 }
-                for report in self._standbys(overview)
+                for report in standbys(overview, lease_ttl=self._wiring.settings.lease_ttl)
             ],
-            "entries": max((report.entries for report in speakers), default=0),
+            "entries": max((report.entries for report in talking), default=0),
             "paused": [],
-            "faulty": sorted({name for report in speakers for name in report.faulty}),
-            "overdue": sorted({name for report in speakers for name in report.overdue}),
+            "faulty": sorted({name for report in talking for name in report.faulty}),
+            "overdue": sorted({name for report in talking for name in report.overdue}),
             "locks": len(self._wiring.lock_store().locks()),
             "dead_letters": self._dead_letters(),
             **{name: counters.get(name, 0) for name in ("dispatched", "refused", "missed", "elections")},
@@ -82,7 +82,7 @@ class Leadership:
             first = overview.leader
             if first is None:
                 raise ResignRefused("", "nobody leads, so nobody can hand over")
-            if not self._standbys(overview):
+            if not standbys(overview, lease_ttl=self._wiring.settings.lease_ttl):
                 raise ResignRefused(
                     first.node,
                     f"no standby was heard in the last {LATELY:g} s; start another beat first",
@@ -105,16 +105,6 @@ class Leadership:
         with closing(self._wiring.beat_store()) as store:
             yield store
 
-    def _standbys(self, overview: Overview) -> list[NodeReport]:
-        """Who could take over now: heard lately, its loop turns, and the lease is another's."""
-        leader = overview.leader
-        return [
-            report
-            for report in heard_lately(overview.nodes, overview.time, LATELY)
-            if report.tick_age < self._wiring.settings.lease_ttl
-            and (leader is None or _process(report) != _process(leader))
-        ]
-
     def _dead_letters(self) -> int | None:
         try:
             return sum(store.number() for store in self._wiring.letter_stores())
@@ -122,7 +112,17 @@ class Leadership:
             return None
 
 
-def _speakers(overview: Overview) -> list[NodeReport]:
+def standbys(overview: Overview, *, lease_ttl: float) -> list[NodeReport]:
+    """Who could take over now: heard lately, its loop turns, and the lease is another's."""
+    leader = overview.leader
+    return [
+        report
+        for report in heard_lately(overview.nodes, overview.time, LATELY)
+        if report.tick_age < lease_ttl and (leader is None or _process(report) != _process(leader))
+    ]
+
+
+def speakers(overview: Overview) -> list[NodeReport]:
     """Whose word on the schedule counts: the leader's alone, if it was heard lately."""
     heard = heard_lately(overview.nodes, overview.time, LATELY)
     leader = overview.leader

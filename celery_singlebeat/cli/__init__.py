@@ -22,6 +22,7 @@ import click
 
 from celery_singlebeat.cli.answers import Commands
 from celery_singlebeat.cli.dlq import dlq
+from celery_singlebeat.cli.doctor import doctor
 from celery_singlebeat.cli.health import health
 from celery_singlebeat.cli.locks import locks
 from celery_singlebeat.cli.resign import resign
@@ -39,5 +40,5 @@ def singlebeat() -> None:
     """
 
 
-for _command in (status, resign, health, locks, dlq):
+for _command in (status, resign, health, doctor, locks, dlq):
     singlebeat.add_command(_command)

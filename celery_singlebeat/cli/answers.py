@@ -59,7 +59,7 @@ def app_with_tasks(ctx: click.Context) -> Any:
             app.loader.import_default_modules()
     except Exception as error:
         text = f"the task modules cannot be imported: {type(error).__name__}: {error}"
-        raise Failure(WRONG, _without_secrets(text, app)) from None
+        raise Failure(WRONG, without_secrets(text, app)) from None
     return app
 
 
@@ -74,11 +74,11 @@ def _one_line(ctx: click.Context | None) -> Iterator[None]:
         if not error.format_message() or "\n" in error.format_message():
             raise  # the help, asked for by giving no arguments
         hint = f" (see `{error.ctx.command_path} --help`)" if error.ctx else ""
-        raise Failure(WRONG, _without_secrets(error.format_message() + hint, app)) from None
+        raise Failure(WRONG, without_secrets(error.format_message() + hint, app)) from None
     except (click.ClickException, click.exceptions.Exit, click.Abort) as error:
         if not isinstance(error, SettingsError):
             raise
-        raise Failure(WRONG, _without_secrets(str(error), app)) from None
+        raise Failure(WRONG, without_secrets(str(error), app)) from None
     except Exception as error:
         code = _exit_code(error, app)
         if code is None:
@@ -86,7 +86,7 @@ def _one_line(ctx: click.Context | None) -> Iterator[None]:
         text = str(error) if isinstance(error, SingleBeatError) else f"{type(error).__name__}: {error}"
         if isinstance(error, StoreUnavailable):
             text += f" (the store is {_place(app)})"
-        raise Failure(code, _without_secrets(text, app)) from None
+        raise Failure(code, without_secrets(text, app)) from None
 
 
 def _exit_code(error: Exception, app: Any) -> int | None:
@@ -113,7 +113,7 @@ def _place(app: Any) -> str:
     return wire(app).place
 
 
-def _without_secrets(text: str, app: Any) -> str:
+def without_secrets(text: str, app: Any) -> str:
     """Texts of other libraries may quote a URL; its password goes."""
     found: set[str] = set()
     with suppress(Exception):  # a configuration that cannot be read keeps its secrets anyway

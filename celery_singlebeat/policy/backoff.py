@@ -55,6 +55,17 @@ def wait(attempt: int, *, backoff: Backoff, luck: float, last: float | None = No
     return top
 
 
+def longest(max_retries: int | None, backoff: Backoff) -> float:
+    """The longest wait that a call with so many retries can meet, in seconds; 0 if it has none."""
+    if max_retries is None:
+        return backoff.cap
+    if max_retries <= 0:
+        return 0.0
+    if backoff.jitter is Jitter.DECORRELATED:
+        return min(backoff.cap, backoff.base * 3.0 ** min(max_retries, _LONGEST_EXPONENT))
+    return ceiling(max_retries, backoff)
+
+
 def may_retry(retries: int, max_retries: int | None) -> bool:
     """Whether a call that was retried `retries` times may be retried once more (B4)."""
     return max_retries is None or retries < max_retries

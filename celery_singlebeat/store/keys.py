@@ -75,6 +75,11 @@ class Keys:
         return self._key("presence:")
 
     @property
+    def probe(self) -> str:
+        """String that `doctor` writes and deletes in one script, to see whether that is allowed."""
+        return self._key("probe")
+
+    @property
     def locks(self) -> str:
         """Start of a lock's key."""
         return self._key("lock:")

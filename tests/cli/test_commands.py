@@ -12,7 +12,7 @@ from celery.bin.base import CLIContext
 from click.testing import CliRunner
 
 from celery_singlebeat.cli import singlebeat
-from celery_singlebeat.cli.answers import _without_secrets
+from celery_singlebeat.cli.answers import without_secrets
 from celery_singlebeat.cli.dlq import since
 from celery_singlebeat.policy import dead_letters
 from celery_singlebeat.store.letter_ports import Burial, Parcel
@@ -267,7 +267,7 @@ def test_an_unknown_number_of_dead_letters_is_null(app):
 def test_a_password_in_somebody_elses_text_is_not_shown(app, conf, text, shown):
     # O4
     app.conf.update(conf)
-    assert _without_secrets(text, app) == shown
+    assert without_secrets(text, app) == shown
 
 
 # What changing commands do

@@ -28,6 +28,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from celery_singlebeat import errors
+from celery_singlebeat.policy.diagnosis import APP_CHECKS, SERVER_CHECKS
 from celery_singlebeat.settings import Settings
 from celery_singlebeat.store.keys import Keys
 
@@ -283,6 +284,14 @@ def keys_table() -> str:
     return table(["key", "what it is"], rows)
 
 
+def checks_table() -> str:
+    """The checks of `doctor`, in their order: settings, each server, all else."""
+    checks = {**SERVER_CHECKS, **APP_CHECKS}
+    names = sorted(checks, key=lambda name: name != "settings")
+    rows = [[f"`{name}`", " ".join((inspect.getdoc(checks[name]) or "").split())] for name in names]
+    return table(["check", "what it says"], rows)
+
+
 def errors_tree() -> str:
     docstring = inspect.getdoc(errors) or ""
     return "```text\n" + docstring[docstring.index("SingleBeatError") :].split("\n\n")[0] + "\n```"
@@ -300,6 +309,7 @@ _SHOWN_IN = {
     "policy.backoff": ("tests/policy/test_backoff*", "tests/task"),
     "policy.clocks": ("tests/policy/test_clocks*", "tests/beat"),
     "policy.dead_letters": ("tests/policy/test_dead_letters*", "tests/task"),
+    "policy.diagnosis": ("tests/policy/test_diagnosis*", "tests/store/test_server*"),
     "policy.entries": ("tests/policy/test_entries*", "tests/beat"),
     "policy.leases": ("tests/policy/test_leases*", "tests/beat", "tests/store/test_lease*"),
     "policy.lock_keys": ("tests/policy/test_lock_keys*", "tests/task"),
@@ -375,6 +385,7 @@ _GENERATORS: dict[str, Callable[..., str]] = {
     "options": options_table,
     "keys": keys_table,
     "errors": errors_tree,
+    "checks": checks_table,
     "invariants": invariants_table,
 }
 _GENERATED = re.compile(r"(<!-- generated: (\w+)(?: ([\w.-]+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)

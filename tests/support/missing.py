@@ -7,9 +7,13 @@ With SINGLEBEAT_REQUIRE_ALL=1 (the CI) nothing may be skipped: a missing server 
 from __future__ import annotations
 
 import os
-from typing import NoReturn
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 import pytest
+
+from celery_singlebeat.testing.servers import EmbeddedRedis, ServerNotFoundError
 
 REMEDY = "make servers"
 PREFIX = "missing server: "
@@ -25,3 +29,14 @@ def miss(reason: object) -> NoReturn:
         message = f"{reason} (SINGLEBEAT_REQUIRE_ALL is set; `{REMEDY}` installs it)"
         raise pytest.fail.Exception(message, pytrace=False) from None
     raise pytest.skip.Exception(f"{PREFIX}{reason}") from None
+
+
+@contextmanager
+def running_redis(*arguments: str, **options: Any) -> Iterator[EmbeddedRedis]:
+    """A Redis of the caller's own; arguments and options are those of `EmbeddedRedis`."""
+    try:
+        server = EmbeddedRedis(*arguments, **options)
+    except ServerNotFoundError as error:
+        miss(error)
+    with server:
+        yield server
