@@ -139,6 +139,15 @@ class LockWasLost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CallReplaced:
+    """A call ends as revoked, because another one runs in its place."""
+
+    task: str
+    task_id: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RetryScheduled:
     """Attempt `attempt` failed; the next starts `wait` seconds later."""
 
@@ -183,6 +192,7 @@ Event: TypeAlias = (
     | LockAcquired
     | LockConflicted
     | LockWasLost
+    | CallReplaced
     | RetryScheduled
     | TaskBuried
     | TaskReplayed

@@ -80,6 +80,7 @@ _LINES: dict[type[events.Event], str] = {
     events.LockAcquired: "{task}[{task_id}] holds lock {key} (fence {fence})",
     events.LockConflicted: "{task}[{task_id}] does not run ({policy}): lock {key} is held by {holder}",
     events.LockWasLost: "{task}[{task_id}] lost lock {key} (fence {fence}) while it ran",
+    events.CallReplaced: "{task}[{task_id}] ends: another call takes its place on lock {key}",
     events.RetryScheduled: "{task}[{task_id}] attempt {attempt} failed ({exception}), next in {wait:.2f} s",
     events.TaskBuried: "{task}[{task_id}] failed for good ({reason}), dead letter in queue {queue}",
     events.TaskReplayed: "{task}[{task_id}] replayed to queue {queue} (replay {replays})",

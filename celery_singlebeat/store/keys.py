@@ -85,7 +85,7 @@ class Keys:
         return self._key("lock:")
 
     def lock(self, key: str) -> str:
-        """Hash: token, task, task_id, host, pid, since, fence, waiting, backend; expires with the lock."""
+        """Hash: token, task, task_id, host, pid, since, fence, and who comes next; expires with the lock."""
         return self.locks + key
 
     @property

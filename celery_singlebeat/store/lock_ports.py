@@ -5,10 +5,14 @@ N1  At most one token holds a key. Whoever holds it is told apart by the token a
 N2  Every acquisition of any key has a fence that is larger than all before, also after data was lost.
 N3  Renewing and releasing take the exact token; with any other token nothing changes.
 N4  A lock without a living holder frees itself after its ttl. Only the fence counter never expires.
-N5  A call knows its outcome: a finished, buried or overtaken one is not granted a lock again.
+N5  A call knows its outcome: a finished, buried, replaced or overtaken one is not granted a lock again.
 N6  Deliveries that ended without an outcome are counted, once each; an outcome clears the count.
 N7  A lock that is kept through a backoff is granted to the next attempt of the same call alone.
 N8  Between the failure of a call and its burial no copy of it runs.
+N9  Of the calls of one task that queue up for a held key one comes next, and the key is kept for it when the
+    holder ends. It is the first that asked. If the holder's process dies, its own call goes before it.
+N10 To replace a holder is to ask it to end. It holds the key until it has; then the key is kept for the
+    last that asked. Whoever was replaced never runs again and is not buried.
 
 As everywhere in the store, no answer raises `StoreUnavailable`, and asking again is safe.
 """
@@ -18,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Protocol, TypeAlias
 
 #: Seconds that the record of a call without success is kept after its last delivery: longer than any
@@ -62,11 +66,13 @@ class Taken:
     """The key is not the caller's for `remaining` seconds at least, unless its holder dies or releases.
 
     `same_call`: another copy of this very call holds it, and it lives as far as the store knows.
+    `follows`: the caller wanted its turn and shall ask again.
     """
 
     holder: Holder
     remaining: float
     same_call: bool
+    follows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +88,26 @@ class Stale:
 
 
 @dataclass(frozen=True, slots=True)
+class Replaced:
+    """Another call took this one's place."""
+
+
+@dataclass(frozen=True, slots=True)
 class Poison:
     """So many deliveries of this call ended without an outcome that it must not run again."""
 
     deliveries: int
 
 
-Answer: TypeAlias = Granted | Taken | Finished | Stale | Poison
+Answer: TypeAlias = Granted | Taken | Finished | Stale | Replaced | Poison
+
+
+class Turn(str, Enum):
+    """What a caller wants whose key is held."""
+
+    NONE = "none"
+    QUEUE = "queue"  #: To run once after the holder, for all of its task that ask meanwhile.
+    REPLACE = "replace"  #: To run in the holder's place.
 
 
 class Outcome(str, Enum):
@@ -112,12 +131,24 @@ class Lease:
     fence: int = 0
 
 
+class Renewal(IntEnum):
+    """What became of one lock at a renewal."""
+
+    GONE = 0  #: It is not that token's any more.
+    EXTENDED = 1
+    REPLACED = 2  #: Extended, and its holder has to end.
+
+
 @dataclass(frozen=True, slots=True)
 class Released:
-    """`held`: it was the caller's until now. `same_call`: another copy of the call holds it now."""
+    """`held`: it was the caller's until now. `same_call`: another copy of the call holds it now.
+
+    `replaced`: another call had asked to run in its place.
+    """
 
     held: bool
     same_call: bool = False
+    replaced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +195,26 @@ class Ruling:
 class LockStore(Protocol):
     """Locks for executions, and what is known of each call."""
 
-    def acquire(self, key: str, token: str, *, ttl: float, caller: Caller, poison_limit: int) -> Answer:
-        """Take the key for one delivery. Asking again with the same token returns the same grant."""
+    def acquire(
+        self,
+        key: str,
+        token: str,
+        *,
+        ttl: float,
+        caller: Caller,
+        poison_limit: int,
+        turn: Turn = Turn.NONE,
+        hold: float = 0.0,
+    ) -> Answer:
+        """Take the key for one delivery. Asking again with the same token returns the same grant.
+
+        If the key is held, `turn` says what the caller wants; when its turn has come, the key is kept for it
+        for `hold` seconds.
+        """
         ...
 
-    def renew(self, leases: Sequence[Lease], *, ttl: float) -> Sequence[bool | None]:
-        """Extend locks; False for each that is not that token's any more, None for one without an answer."""
+    def renew(self, leases: Sequence[Lease], *, ttl: float) -> Sequence[Renewal | None]:
+        """Extend locks; None for each of which there is no answer."""
         ...
 
     def release(
@@ -200,7 +245,7 @@ class LockStore(Protocol):
         ...
 
     def may_bury(self, task_id: str, *, attempt: int, replays: int) -> bool:
-        """Whether the call has no dead letter yet, and no later attempt or replay."""
+        """Whether the call has no dead letter yet, was not replaced, and has no later attempt or replay."""
         ...
 
     def buried(self, task_id: str, *, replays: int) -> None:
@@ -235,6 +280,8 @@ class RecordStore(LockStore, Protocol):
         ttl: float,
         caller: Caller,
         poison_limit: int,
+        turn: Turn = Turn.NONE,
+        hold: float = 0.0,
         ruling: Ruling | None = None,
     ) -> Answer:
         """Take the key for one delivery, or note who has it.

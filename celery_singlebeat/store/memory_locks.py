@@ -24,10 +24,23 @@ from celery_singlebeat.store.lock_ports import (
     Outcome,
     Poison,
     Released,
+    Renewal,
+    Replaced,
     Ruling,
     Stale,
     Taken,
+    Turn,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class _Next:
+    """A call that wants to come next, and for how many seconds the key is kept for it then."""
+
+    task_id: str
+    task: str
+    turn: Turn = Turn.NONE
+    hold: float = 0.0
 
 
 @dataclass(slots=True)
@@ -36,8 +49,12 @@ class _Lock:
     holder: Holder
     fence: int
     expires: Monotonic
+    #: Kept for an attempt that is still to come: of the same call, or of the one that came next.
     waiting: bool = False
     backend: str = "redis"
+    passed_on: bool = False
+    stop: bool = False
+    next: _Next | None = None
 
 
 @dataclass(slots=True)
@@ -51,6 +68,7 @@ class _Call:
     finished: bool = False
     continued: bool = False
     buried: bool = False
+    replaced: bool = False
     settled_at: Monotonic = Monotonic(0.0)  # noqa: RUF009
 
 
@@ -77,6 +95,8 @@ class MemoryLockStore:
         ttl: float,
         caller: Caller,
         poison_limit: int,
+        turn: Turn = Turn.NONE,
+        hold: float = 0.0,
         ruling: Ruling | None = None,
     ) -> Answer:
         rule = ruling or Ruling(backend="redis")
@@ -85,12 +105,13 @@ class MemoryLockStore:
             call = self._calls.get(caller.task_id) or _Call(caller.replays)
             if caller.replays > call.replays:
                 call = _Call(caller.replays)
-            refused = self._outcome(call, caller) or self._taken(key, token, caller, rule)
+            coming = _Next(caller.task_id, caller.task, turn, hold)
+            refused = self._outcome(call, caller) or self._taken(key, token, caller, rule, coming)
             if refused is not None:
                 return refused
             if call.token != token:
                 if call.deliveries >= poison_limit:
-                    self._locks.pop(key, None)
+                    self._pass_on(key)
                     return Poison(call.deliveries)
                 call.deliveries += 1
             call.token, call.key, call.settled_at = token, key, Monotonic(0.0)
@@ -103,24 +124,65 @@ class MemoryLockStore:
             return Stale()
         if call.finished:
             return Finished(call.continued)
+        if call.replaced:
+            return Replaced()
         settling = call.settled_at - self._clock.monotonic()
         if settling > 0:
             nobody = Holder(task=caller.task, task_id=caller.task_id, host="", pid=0, since=from_millis(0))
             return Taken(nobody, settling, same_call=True)
         return None
 
-    def _taken(self, key: str, token: str, caller: Caller, rule: Ruling) -> Answer | None:
+    def _taken(self, key: str, token: str, caller: Caller, rule: Ruling, coming: _Next) -> Answer | None:
         """Who holds the key, if the caller cannot have it."""
         lock = self._locks.get(key)
         same_call = lock is not None and lock.holder.task_id == caller.task_id
         waits = lock is not None and lock.waiting
         if lock is None or lock.token == token or (waits and same_call):
-            return _nobody(caller.task_id if waits else "", waits) if rule.granted is False else None
+            wanted = coming.turn is not Turn.NONE
+            return _nobody(caller.task_id if waits else "", waits, wanted) if rule.granted is False else None
         if rule.granted and not waits:
             return None
+        follows = False
+        if not same_call and coming.turn is not Turn.NONE:
+            follows, may_enter = self._line_up(lock, rule, coming)
+            if may_enter:
+                return None
         if not same_call:
             self.count(f"lock_conflicts:{caller.task}")
-        return Taken(lock.holder, lock.expires - self._clock.monotonic(), same_call)
+        remaining = lock.expires - self._clock.monotonic()
+        return Taken(lock.holder, remaining, same_call, follows)
+
+    def _line_up(self, lock: _Lock, rule: Ruling, coming: _Next) -> tuple[bool, bool]:
+        """Whether the caller shall ask again, and whether it may have the key at once.
+
+        It comes next as the only one of its task, the first that asked or, to replace, the last. While a
+        call of another task comes next, it shall ask again later.
+        """
+        ahead = lock.next
+        if lock.passed_on:
+            ahead = _Next(lock.holder.task_id, lock.holder.task)
+        is_mine = ahead is not None and ahead.task == coming.task
+        is_me = ahead is not None and ahead.task_id == coming.task_id
+        may_enter = False
+        if coming.turn is Turn.QUEUE:
+            follows = not is_mine or is_me
+        else:
+            follows = True
+            if ahead is not None and is_mine and not is_me:
+                self._replace(ahead.task_id)
+            if not lock.passed_on:
+                self._replace(lock.holder.task_id)
+                lock.stop = True
+            # Nobody runs now, so that nobody has to end first.
+            may_enter = rule.granted is not False and lock.waiting and (is_mine or not lock.passed_on)
+        if follows and not may_enter and (ahead is None or is_mine):
+            lock.next = coming
+        return follows, may_enter
+
+    def _replace(self, task_id: str) -> None:
+        call = self._calls.get(task_id) or _Call()
+        call.replaced = True
+        self._keep(task_id, call, CALL_MEMORY)
 
     def _grant(self, key: str, token: str, ttl: float, caller: Caller, rule: Ruling) -> int:
         expires = later(self._clock.monotonic(), ttl)
@@ -131,22 +193,42 @@ class MemoryLockStore:
         now = whole(self._clock.now())
         self._fence = max(self._fence + 1, millis(now) * 1000, rule.fence)
         holder = Holder(task=caller.task, task_id=caller.task_id, host=caller.host, pid=caller.pid, since=now)
-        self._locks[key] = _Lock(token, holder, self._fence, expires, backend=rule.backend)
+        coming = lock.next if lock is not None else None
+        if coming is not None and coming.task_id == caller.task_id:
+            coming = None
+        self._locks[key] = _Lock(token, holder, self._fence, expires, backend=rule.backend, next=coming)
         return self._fence
 
-    def renew(self, leases: Sequence[Lease], *, ttl: float) -> list[bool]:
+    def _pass_on(self, key: str) -> None:
+        """End a holding: the lock is free then, or kept for the call that comes next."""
+        lock = self._locks.pop(key, None)
+        if lock is None or lock.next is None:
+            return
+        coming, now = lock.next, whole(self._clock.now())
+        holder = Holder(task=coming.task, task_id=coming.task_id, host="", pid=0, since=now)
+        self._locks[key] = _Lock(
+            f"waiting:{coming.task_id}",
+            holder,
+            lock.fence,
+            later(self._clock.monotonic(), coming.hold),
+            waiting=True,
+            backend=lock.backend,
+            passed_on=True,
+        )
+
+    def renew(self, leases: Sequence[Lease], *, ttl: float) -> list[Renewal]:
         with self._guard:
             self._forget_expired()
             return [self._renew(lease, ttl) for lease in leases]
 
-    def _renew(self, lease: Lease, ttl: float) -> bool:
+    def _renew(self, lease: Lease, ttl: float) -> Renewal:
         lock = self._locks.get(lease.key)
         if lock is None or lock.token != lease.token:
-            return False
+            return Renewal.GONE
         lock.expires = later(self._clock.monotonic(), ttl)
         if lease.task_id in self._calls:
             self._keep(lease.task_id, self._calls[lease.task_id], CALL_MEMORY)
-        return True
+        return Renewal.REPLACED if lock.stop else Renewal.EXTENDED
 
     def release(
         self,
@@ -166,14 +248,18 @@ class MemoryLockStore:
             same_call = (
                 not held and lock is not None and lock.holder.task_id == caller.task_id and not lock.waiting
             )
+            replaced = lock is not None and held and lock.stop
             if lock is not None and held:
-                if hold > 0 and outcome is Outcome.RETRY:
+                if hold > 0 and outcome is Outcome.RETRY and not replaced:
                     lock.token, lock.waiting = f"waiting:{caller.task_id}", True
                     lock.expires = later(self._clock.monotonic(), hold)
-                else:
+                elif outcome is Outcome.NONE and not replaced:
+                    # The call is delivered again. That one goes first.
                     del self._locks[key]
+                else:
+                    self._pass_on(key)
             self._note(token, caller, outcome, hold=hold, dedupe_ttl=dedupe_ttl, settle=settle)
-            return Released(held, same_call)
+            return Released(held, same_call, replaced)
 
     def _note(
         self,
@@ -201,7 +287,7 @@ class MemoryLockStore:
                 call.attempt = caller.attempt + 1
                 self._keep(caller.task_id, call, CALL_MEMORY + hold)
                 self.count(f"retries:{caller.task}")
-            elif not call.replays and not call.attempt and not call.deliveries:
+            elif not (call.replays or call.attempt or call.deliveries or call.replaced):
                 del self._calls[caller.task_id]
             if outcome is Outcome.FAILURE and settle > 0:
                 call.settled_at = later(self._clock.monotonic(), settle)
@@ -219,7 +305,11 @@ class MemoryLockStore:
                 return Orphan(False, call.deliveries)
             if (lock.holder.task_id, lock.holder.host, lock.holder.pid) != (task_id, host, pid):
                 return Orphan(False, call.deliveries)
-            del self._locks[call.key]
+            if lock.stop:
+                self._pass_on(call.key)
+            else:
+                # Its call is delivered again. That one goes first, unless it was to be replaced.
+                del self._locks[call.key]
             return Orphan(True, call.deliveries, call.key, lock.token)
 
     def continued(self, task_id: str) -> None:
@@ -253,7 +343,7 @@ class MemoryLockStore:
             call = self._calls.get(task_id)
             if call is None or call.replays < replays:
                 return True
-            return call.replays == replays and not call.buried and call.attempt <= attempt
+            return call.replays == replays and not (call.buried or call.replaced) and call.attempt <= attempt
 
     def buried(self, task_id: str, *, replays: int) -> None:
         with self._guard:
@@ -289,7 +379,7 @@ class MemoryLockStore:
             del self._calls[task_id]
 
 
-def _nobody(task_id: str, same_call: bool) -> Taken:
+def _nobody(task_id: str, same_call: bool, follows: bool) -> Taken:
     """The key is held where that is decided, and nobody is described here as its holder."""
     holder = Holder(task="", task_id=task_id, host="", pid=0, since=from_millis(0))
-    return Taken(holder, 0.0, same_call)
+    return Taken(holder, 0.0, same_call, follows)

@@ -23,9 +23,12 @@ from celery_singlebeat.store.lock_ports import (
     Outcome,
     Poison,
     Released,
+    Renewal,
+    Replaced,
     Ruling,
     Stale,
     Taken,
+    Turn,
 )
 from celery_singlebeat.store.scripts import Argument, Scripts, answers, source
 
@@ -51,31 +54,37 @@ class RedisLockStore:
         ttl: float,
         caller: Caller,
         poison_limit: int,
+        turn: Turn = Turn.NONE,
+        hold: float = 0.0,
         ruling: Ruling | None = None,
     ) -> Answer:
         keys = self._keys
         rule = ruling or Ruling(backend="")
-        decided = "" if rule.granted is None else "granted" if rule.granted else "refused"
+        verdict = "" if rule.granted is None else "granted" if rule.granted else "refused"
+        decided: list[Argument] = [rule.backend, verdict, rule.fence]
+        wanted: list[Argument] = [turn.value, _ms(hold), keys.call("")]
         about: list[Argument] = [caller.task_id, caller.task, caller.host, caller.pid]
         about += [caller.attempt, caller.replays]
         answer = self._scripts.run(
             "lock_acquire",
             [keys.lock(key), keys.fence, keys.call(caller.task_id), keys.counters],
-            [token, _ms(ttl), *about, poison_limit, _ms(CALL_MEMORY), rule.backend, decided, rule.fence],
+            [token, _ms(ttl), *about, poison_limit, _ms(CALL_MEMORY), *decided, *wanted],
         )
         kind = answer[0]
         if kind == "granted":
             return Granted(int(answer[1]), int(answer[3]))
         if kind == "held":
-            _, remaining, waiting, task, task_id, host, pid, since, _ = answer
+            _, remaining, waiting, task, task_id, host, pid, since, _, follows = answer
             holder = {"task": task, "task_id": task_id, "host": host, "pid": pid, "since": since}
             same_call = task_id == caller.task_id and not waiting
-            return Taken(_holder(holder), max(0, remaining) / 1000, same_call)
+            return Taken(_holder(holder), max(0, remaining) / 1000, same_call, bool(follows))
         if kind == "finished":
             return Finished(bool(answer[1]))
+        if kind == "replaced":
+            return Replaced()
         return Poison(int(answer[1])) if kind == "poison" else Stale()
 
-    def renew(self, leases: Sequence[Lease], *, ttl: float) -> list[bool]:
+    def renew(self, leases: Sequence[Lease], *, ttl: float) -> list[Renewal]:
         if not leases:
             return []
         keys = self._keys
@@ -91,7 +100,7 @@ class RedisLockStore:
                     str(_ms(ttl)),
                     str(_ms(CALL_MEMORY)),
                 )
-            return [bool(answer) for answer in pipe.execute()]
+            return [Renewal(int(answer)) for answer in pipe.execute()]
 
     def release(
         self,
@@ -108,12 +117,12 @@ class RedisLockStore:
         ended: list[Argument] = [outcome.value, _ms(hold) if hold > 0 else 0]
         ended += [_ms(dedupe_ttl) if dedupe_ttl > 0 else 0]
         about: list[Argument] = [caller.task_id, caller.task, caller.attempt, caller.replays]
-        held, same_call = self._scripts.run(
+        held, same_call, replaced = self._scripts.run(
             "lock_release",
             [keys.lock(key), keys.call(caller.task_id), keys.counters],
             [token, *ended, *about, _ms(CALL_MEMORY), _ms(settle) if settle > 0 else 0],
         )
-        return Released(bool(held), bool(same_call))
+        return Released(bool(held), bool(same_call), bool(replaced))
 
     def release_orphan(self, task_id: str, *, host: str, pid: int) -> Orphan:
         answer = self._scripts.run("lock_orphan", [self._keys.call(task_id)], [task_id, host, pid])
@@ -128,11 +137,13 @@ class RedisLockStore:
 
     def may_bury(self, task_id: str, *, attempt: int, replays: int) -> bool:
         with answers("may_bury"):
-            known: Any = self._client.hmget(self._keys.call(task_id), ["replays", "buried", "attempt"])
-        before, buried, later = known
+            known: Any = self._client.hmget(
+                self._keys.call(task_id), ["replays", "buried", "attempt", "replaced"]
+            )
+        before, buried, later, replaced = known
         if _number(before) != replays:
             return _number(before) < replays
-        return not buried and _number(later) <= attempt
+        return not buried and not replaced and _number(later) <= attempt
 
     def buried(self, task_id: str, *, replays: int) -> None:
         key = self._keys.call(task_id)
@@ -201,5 +212,5 @@ def _record(key: str, about: Mapping[str, str], ttl: int) -> LockRecord:
         ttl=max(0, ttl) / 1000,
         fence=_number(about.get("fence")),
         backend=about.get("backend", "redis"),
-        waiting=about.get("waiting") == "1",
+        waiting="waiting" in about,
     )

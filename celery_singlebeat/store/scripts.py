@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
@@ -14,14 +15,16 @@ from redis.commands.core import Script
 from celery_singlebeat.errors import StoreUnavailable
 
 _FOLDER = files("celery_singlebeat.store") / "lua"
+_WITH = re.compile(r"^-- with: (\w+)$", re.MULTILINE)
 
 Argument = str | bytes | int | float
 
 
 @functools.cache
 def source(name: str) -> str:
-    """The text of lua/`name`.lua."""
-    return (_FOLDER / f"{name}.lua").read_text("utf-8")
+    """The text of lua/`name`.lua; a line `-- with: OTHER` stands for the text of lua/OTHER.lua."""
+    text = (_FOLDER / f"{name}.lua").read_text("utf-8")
+    return _WITH.sub(lambda match: source(match[1]), text)
 
 
 @contextmanager

@@ -44,9 +44,9 @@ class SingleBeatTask(Task):  # type: ignore[type-arg]
     lock_key: Any = None
     #: Seconds until a dead holder's lock frees itself; a living holder renews, however long it runs.
     lock_ttl: float | None = None
-    #: "skip", "retry" or "fail".
+    #: "skip", "retry", "fail", "queue" (one follow-up run) or "replace" (revoke the running one).
     on_conflict: str = "skip"
-    #: Seconds between tries of "retry".
+    #: Seconds between the tries of a call that waits for its key.
     conflict_countdown: float = 5
     #: Seconds after which "retry" gives up and fails; None: never.
     conflict_timeout: float | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any, NoReturn
 
@@ -9,7 +10,7 @@ from celery.app.task import Context
 from celery.exceptions import Ignore, Reject, Retry
 
 from celery_singlebeat.errors import LockConflict, StoreUnavailable
-from celery_singlebeat.events import LockConflicted, RetryScheduled
+from celery_singlebeat.events import CallReplaced, LockConflicted, RetryScheduled
 from celery_singlebeat.moments import iso
 from celery_singlebeat.policy.dead_letters import WAITING
 from celery_singlebeat.store.lock_ports import Caller, Holder, Taken
@@ -66,11 +67,35 @@ def give_way(
     if policy == "fail" or place.eager:
         # An eager call that waits for a lock which its own caller holds would wait for ever.
         raise LockConflict(key, holder)
+    options: dict[str, Any] = {}
     since = _waiting_since(request)
-    if rules.conflict_timeout is not None and time.time() - since >= rules.conflict_timeout:
-        raise LockConflict(key, holder)
-    send_again(task, request, countdown=rules.conflict_countdown, headers={WAITING: since})
-    raise _later(LockConflict(key, holder), rules.conflict_countdown)
+    if policy == "retry":
+        if rules.conflict_timeout is not None and time.time() - since >= rules.conflict_timeout:
+            raise LockConflict(key, holder)
+    elif not taken.follows:
+        return skipped("conflict", key, taken.holder)
+    else:
+        # It may stand for others that were skipped, so it does not expire any more.
+        options["expires"] = None
+        if policy == "replace" and taken.holder.pid:
+            _terminate(task, taken.holder)
+    send_again(task, request, countdown=rules.conflict_wait, headers={WAITING: since}, **options)
+    raise _later(LockConflict(key, holder), rules.conflict_wait)
+
+
+def _terminate(task: Any, holder: Holder) -> None:
+    """Ask the workers to end a call. Whom this does not reach learns it from its lock."""
+    with contextlib.suppress(Exception):  # the broker is away, or its transport has no broadcast
+        task.app.control.revoke(holder.task_id, terminate=True)
+
+
+def replaced(task: Any, request: Context, place: Workplace, *, caller: Caller, key: str) -> Ignore:
+    """End a call in whose place another one runs: as revoked, whatever its body said."""
+    place.tell(CallReplaced(task=caller.task, task_id=caller.task_id, key=key))
+    task.backend.mark_as_revoked(
+        caller.task_id, "replaced", request=request, store_result=not request.ignore_result
+    )
+    return Ignore("replaced")
 
 
 def stand_back(task: Any, request: Context, taken: Taken) -> NoReturn:

@@ -21,8 +21,10 @@ from celery_singlebeat.store.lock_ports import (
     Outcome,
     Poison,
     Released,
+    Replaced,
     Stale,
     Taken,
+    Turn,
 )
 from celery_singlebeat.task import conflicts
 from celery_singlebeat.task.heartbeat import heartbeat, report_loss
@@ -98,6 +100,8 @@ def perform(
     if isinstance(answer, Stale):
         # A later attempt, or the dead letter, speaks for this call: its state is theirs.
         raise Ignore
+    if isinstance(answer, Replaced):
+        raise conflicts.replaced(task, request, place, caller=caller, key=key)
     if isinstance(answer, Poison):
         raise PoisonedCall(caller.task_id, answer.deliveries)
     execution.lock = TaskLock(
@@ -116,7 +120,16 @@ def perform(
 def _acquire(execution: Execution, key: str, token: str, ttl: float) -> Answer:
     place = execution.place
     limit = _EAGER_POISON_LIMIT if place.eager else execution.rules.poison_limit
-    return place.locks.acquire(key, token, ttl=ttl, caller=execution.caller, poison_limit=limit)
+    turn = Turn.NONE if place.eager else execution.rules.turn
+    return place.locks.acquire(
+        key,
+        token,
+        ttl=ttl,
+        caller=execution.caller,
+        poison_limit=limit,
+        turn=turn,
+        hold=execution.rules.conflict_wait + ttl,
+    )
 
 
 def _undo(execution: Execution, key: str, token: str, ttl: float) -> None:
@@ -146,12 +159,14 @@ def _run_locked(
     try:
         place.tell(LockAcquired(task=caller.task, task_id=caller.task_id, key=lock.key, fence=lock.fence))
         result = _run(task, execution, body, args, kwargs)
-        if execution.rules.aborts and not lock.held:
+        if execution.rules.aborts and lock.lapsed:
             execution.outcome = Outcome.FAILURE
             raise LockLost(lock.key, lock.fence)
     except BaseException as error:
         # The lock is given back whatever this is: failure, Retry, Ignore, Reject, SystemExit.
         released = _give_back(execution, lock)
+        if released.replaced and execution.outcome is Outcome.FAILURE:
+            raise conflicts.replaced(task, request, place, caller=caller, key=lock.key) from error
         if isinstance(error, LockLost) and execution.rules.aborts and released.same_call:
             # Another copy of this call runs: the result is that copy's to write.
             raise Ignore from error
@@ -178,6 +193,8 @@ def _run(task: Any, execution: Execution, body: Body, args: tuple[Any, ...], kwa
 
 def _is_retryable(execution: Execution, error: Exception) -> bool:
     if isinstance(error, LockLost) and execution.rules.aborts:
+        return False
+    if execution.lock is not None and execution.lock.replaced:
         return False
     return execution.rules.is_retryable(error)
 
@@ -220,7 +237,7 @@ def _give_back(execution: Execution, lock: TaskLock) -> Released:
         released = _twice(release)
     except StoreUnavailable:
         heartbeat().owe(release, every=min(1.0, lock.ttl / 4), within=lock.ttl)
-        return Released(held=lock.held)
+        return Released(held=lock.held, replaced=lock.replaced)
     if not released.held:
         report_loss(lock, place.tell)
     return released

@@ -16,7 +16,7 @@ from celery_singlebeat.clock import Clock, SystemClock
 from celery_singlebeat.errors import StoreUnavailable
 from celery_singlebeat.events import Event, LockWasLost
 from celery_singlebeat.moments import Monotonic, later
-from celery_singlebeat.store.lock_ports import LockStore
+from celery_singlebeat.store.lock_ports import LockStore, Renewal
 from celery_singlebeat.task.holding import TaskLock
 
 #: A third of the ttl between renewals, so that two may fail.
@@ -111,15 +111,17 @@ class Heartbeat:
 
     def _renew_group(self, store: LockStore, ttl: float, group: list[_Watch]) -> None:
         asked_at = self._clock.monotonic()
-        answers: Sequence[bool | None]
+        answers: Sequence[Renewal | None]
         try:
             answers = store.renew([watch.lock.lease for watch in group], ttl=ttl)
         except Exception:  # whatever went wrong, the other locks need this thread
             answers = [None] * len(group)
-        for watch, extended in zip(group, answers, strict=True):
-            if extended is None and watch.lock.held:
+        for watch, renewal in zip(group, answers, strict=True):
+            if renewal is None and not watch.lock.lapsed:
                 watch.due = later(self._clock.monotonic(), ttl / _PART_IN_TROUBLE)
-            elif extended and watch.lock.held:
+            elif renewal and not watch.lock.lapsed:
+                if renewal is Renewal.REPLACED:
+                    watch.lock.replace()
                 watch.lock.extend(asked_at)
                 watch.due = later(asked_at, ttl / _PART)
             else:

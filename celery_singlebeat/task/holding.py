@@ -39,6 +39,7 @@ class TaskLock:
         self._clock = clock
         self._state = threading.Lock()
         self._lost = False
+        self._replaced = False
         self._trusted_until = later(asked_at, ttl - margin(ttl))
 
     def __repr__(self) -> str:
@@ -46,8 +47,8 @@ class TaskLock:
 
     @property
     def held(self) -> bool:
-        """Whether nobody else can hold the key now, by this process's own monotonic clock."""
-        return not self._lost and self._clock.monotonic() < self._trusted_until
+        """Whether nobody else can hold the key now, by this process's own monotonic clock, or is to."""
+        return not self._replaced and not self.lapsed
 
     def check(self) -> None:
         """Raise `LockLost` unless the lock is held."""
@@ -64,6 +65,20 @@ class TaskLock:
         with self._state:
             if not self._lost:
                 self._trusted_until = max(self._trusted_until, later(asked_at, self.ttl - margin(self.ttl)))
+
+    @property
+    def replaced(self) -> bool:
+        """Whether another call asked to run in this one's place. The body does not hold it then."""
+        return self._replaced
+
+    def replace(self) -> None:
+        """Tell the body to end. Until it has, the key is still this token's."""
+        self._replaced = True
+
+    @property
+    def lapsed(self) -> bool:
+        """Whether somebody else can have the key by now."""
+        return self._lost or self._clock.monotonic() >= self._trusted_until
 
     def lose(self) -> bool:
         """From now on the lock counts as lost; True for whoever says so first."""

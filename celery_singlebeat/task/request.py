@@ -44,8 +44,15 @@ class SingleBeatRequest(Request):
     _is_trying = False
     #: Set once the child of this call was killed for its hard time limit.
     _is_stopped = False
+    #: Whether the body runs in a greenlet: its end frees the lock, and what Celery calls its pid is none.
+    _is_green = False
     _already_cancelled: bool
     _already_revoked: bool
+
+    def execute_using_pool(self, pool: Any, **kwargs: Any) -> Any:
+        """Hand the call to the pool, and remember of which kind that is."""
+        self._is_green = bool(pool.is_green)
+        return super().execute_using_pool(pool, **kwargs)
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
         """Bury a failure that is final; leave every other outcome to Celery."""
@@ -82,6 +89,13 @@ class SingleBeatRequest(Request):
             end()
         else:
             self._try_again(1, end, failure)
+
+    def terminate(self, pool: Any, signal: Any = None) -> None:
+        """Kill the body, where the pool can. Else one that is to be replaced learns it from its lock."""
+        try:
+            super().terminate(pool, signal)
+        except NotImplementedError:
+            logger.warning("%s[%s] cannot be terminated in a pool of this kind", self.name, self.id)
 
     # -- the end of a call ----------------------------------------------------------------------
 
@@ -149,7 +163,7 @@ class SingleBeatRequest(Request):
         The pool kills it as well, but later: until then its body would go on beside the next holder's.
         """
         pid: Any = self.worker_pid
-        if self._is_stopped or not pid:
+        if self._is_stopped or not pid or self._is_green:
             return
         self._is_stopped = True
         if pid != os.getpid():
@@ -159,7 +173,7 @@ class SingleBeatRequest(Request):
 
     def _free_lock(self) -> int:
         """Free what the dead child held; how many deliveries of this call were lost, as far as is known."""
-        if not self.worker_pid:
+        if not self.worker_pid or self._is_green:
             return 0
         try:
             orphan = self._place().locks.release_orphan(str(self.id), host=host(), pid=int(self.worker_pid))

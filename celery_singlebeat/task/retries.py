@@ -46,7 +46,7 @@ def send_retry(
     * the message kept, if the broker does not take its successor.
     """
     rules = execution.rules
-    if rules.aborts and execution.lock is not None:
+    if execution.lock is not None and (rules.aborts or execution.lock.replaced):
         execution.lock.check()
     limit = task.max_retries if max_retries is None else max_retries
     if max_retries is not None:

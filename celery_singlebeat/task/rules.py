@@ -10,6 +10,7 @@ from typing import Any
 from celery_singlebeat.errors import SettingsError
 from celery_singlebeat.policy.backoff import Backoff, Jitter
 from celery_singlebeat.settings import Settings
+from celery_singlebeat.store.lock_ports import Turn
 from celery_singlebeat.task.keys import KeyRule, parameters_of
 
 
@@ -30,10 +31,11 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "retry_store": ("eta", "redis"),
 }
 _NOT_YET: dict[str, tuple[str, ...]] = {
-    "on_conflict": ("queue", "replace"),
     "lock_backend": ("redlock", "postgresql", "redis+postgresql"),
     "retry_store": ("redis",),
 }
+_TURNS = {"queue": Turn.QUEUE, "replace": Turn.REPLACE}
+_REPLACE_WAIT = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +57,18 @@ class TaskRules:
     backoff: Backoff | None
     poison_limit: int
     dead_letter_queue: str | None
+
+    @property
+    def turn(self) -> Turn:
+        """What its calls want when their key is held."""
+        return _TURNS.get(self.on_conflict, Turn.NONE)
+
+    @property
+    def conflict_wait(self) -> float:
+        """Seconds until a call whose key is held asks again. A holder that is to be replaced ends soon."""
+        if self.on_conflict == "replace":
+            return min(self.conflict_countdown, _REPLACE_WAIT)
+        return self.conflict_countdown
 
     @property
     def aborts(self) -> bool:

@@ -1,4 +1,4 @@
-"""What every store of locks promises (N1 to N7 of `store.lock_ports`), asked of each of them."""
+"""What every store of locks promises (N1 to N10 of `store.lock_ports`), asked of each of them."""
 
 import itertools
 import threading
@@ -15,9 +15,12 @@ from celery_singlebeat.store.lock_ports import (
     Lease,
     Outcome,
     Poison,
+    Renewal,
+    Replaced,
     Ruling,
     Stale,
     Taken,
+    Turn,
 )
 from celery_singlebeat.store.memory_locks import MemoryLockStore
 from celery_singlebeat.store.redis_locks import RedisLockStore
@@ -39,8 +42,9 @@ class LockBench:
         return Caller(**{"task": "t", "task_id": task_id, "host": "h", "pid": 1, **about})
 
     def acquire(self, key, token, task_id=None, *, ttl=60.0, limit=5, **about):
+        turn = {name: about.pop(name) for name in ("turn", "hold") if name in about}
         caller = self.caller(task_id or f"call-{token}", **about)
-        return self.store.acquire(key, token, ttl=ttl, caller=caller, poison_limit=limit)
+        return self.store.acquire(key, token, ttl=ttl, caller=caller, poison_limit=limit, **turn)
 
     def release(self, key, token, task_id=None, outcome=Outcome.SUCCESS, **given):
         times = {name: given.pop(name) for name in ("hold", "dedupe_ttl", "settle") if name in given}
@@ -205,6 +209,9 @@ def test_every_key_but_the_counters_expires(redis_bench):  # N4
     redis_bench.acquire("n", "d", replays=2)
     redis_bench.release("n", "d", outcome=Outcome.FAILURE, replays=2)
     redis_bench.store.buried("call-e", replays=0)
+    redis_bench.acquire("k", "f", turn=Turn.REPLACE, hold=5)
+    redis_bench.acquire("k", "g", turn=Turn.REPLACE, hold=5)
+    redis_bench.release("k", "a", outcome=Outcome.FAILURE)
     lasting = {redis_bench.keys.fence, redis_bench.keys.counters}
     names = list(redis_bench.client.scan_iter(f"{redis_bench.keys.prefix}*"))
     assert len(names) > 6
@@ -418,10 +425,12 @@ def test_a_waiting_lock_is_no_orphan(bench):  # N7
 # The record of locks that are decided elsewhere
 
 
-def _ruled(bench, granted, key, token, task_id=None, fence=0, **about):
+def _ruled(bench, granted, key, token, task_id=None, fence=0, turn=Turn.NONE, **about):
     ruling = Ruling(backend="elsewhere", granted=granted, fence=fence)
     caller = bench.caller(task_id or f"call-{token}", **about)
-    return bench.store.acquire(key, token, ttl=60, caller=caller, poison_limit=5, ruling=ruling)
+    return bench.store.acquire(
+        key, token, ttl=60, caller=caller, poison_limit=5, turn=turn, hold=60, ruling=ruling
+    )
 
 
 def test_a_grant_from_elsewhere_replaces_a_holder_that_is_still_described(bench):
@@ -465,6 +474,189 @@ def test_a_key_that_waits_for_an_attempt_is_refused_to_others_whatever_was_decid
     own = _ruled(bench, False, "k", "c", "call", attempt=1)
     assert (own.holder.host, own.same_call, own.remaining) == ("", True, 0)
     assert isinstance(_ruled(bench, True, "k", "c", "call", attempt=1), Granted)
+
+
+# Turns (N9, N10)
+
+
+def queue(bench, token, **about):
+    return bench.acquire("k", token, turn=Turn.QUEUE, hold=60, **about)
+
+
+def replace(bench, token, **about):
+    return bench.acquire("k", token, turn=Turn.REPLACE, hold=60, **about)
+
+
+def test_of_those_that_queue_up_the_first_comes_next(bench):  # N9
+    bench.acquire("k", "a")
+    assert [queue(bench, token).follows for token in "bcbd"] == [True, False, True, False]
+    assert bench.holder("k") == "call-a"
+
+
+def test_a_caller_that_wants_no_turn_gets_none(bench):  # N9
+    bench.acquire("k", "a")
+    assert not bench.acquire("k", "b").follows
+    bench.release("k", "a")
+    assert bench.holder("k") is None
+
+
+@pytest.mark.parametrize("outcome", [each for each in Outcome if each is not Outcome.NONE])
+def test_however_the_holder_ends_the_key_is_kept_for_the_one_that_comes_next(bench, outcome):  # N9
+    bench.acquire("k", "a")
+    queue(bench, "b")
+    assert bench.release("k", "a", outcome=outcome).held
+    assert bench.holder("k") == "call-b"
+    late = queue(bench, "c")
+    assert (late.holder.task_id, late.follows) == ("call-b", False)
+    granted = queue(bench, "b2", task_id="call-b")
+    assert isinstance(granted, Granted)
+    bench.release("k", "b2", "call-b")
+    assert bench.holder("k") is None
+
+
+@pytest.mark.parametrize("sees_it_come", [True, False])
+def test_a_call_whose_process_dies_goes_before_the_one_that_comes_next(bench, sees_it_come):  # N9
+    bench.acquire("k", "a", "call", pid=5)
+    queue(bench, "b")
+    if sees_it_come:
+        assert bench.release("k", "a", "call", Outcome.NONE).held
+    else:
+        assert bench.store.release_orphan("call", host="h", pid=5).freed
+    assert isinstance(bench.acquire("k", "a2", "call"), Granted)
+    assert queue(bench, "b").follows
+
+
+@pytest.mark.parametrize("sees_it_come", [True, False])
+def test_whoever_replaces_a_holder_follows_the_death_of_its_process(bench, sees_it_come):  # N10
+    bench.acquire("k", "a", "call", pid=5)
+    replace(bench, "b")
+    if sees_it_come:
+        assert bench.release("k", "a", "call", Outcome.NONE).held
+    else:
+        assert bench.store.release_orphan("call", host="h", pid=5).freed
+    assert bench.holder("k") == "call-b"
+    assert not bench.store.release_orphan("call-b", host="", pid=0).freed
+    assert isinstance(replace(bench, "b"), Granted)
+
+
+def test_nobody_comes_next_when_the_holder_expired(bench):  # N4, N9
+    bench.acquire("k", "a", ttl=0.1)
+    queue(bench, "b")
+    bench.wait(0.2)
+    assert isinstance(bench.acquire("k", "c"), Granted)
+    assert queue(bench, "b").follows
+
+
+def test_the_key_is_kept_for_so_long_for_the_one_that_comes_next(bench):  # N4, N9
+    bench.acquire("k", "a")
+    bench.acquire("k", "b", turn=Turn.QUEUE, hold=0.15)
+    bench.release("k", "a")
+    assert isinstance(bench.acquire("k", "c"), Taken)
+    bench.wait(0.3)
+    assert isinstance(bench.acquire("k", "c"), Granted)
+
+
+def test_a_retry_of_the_holder_comes_before_the_one_that_comes_next(bench):  # N7, N9
+    bench.acquire("k", "a", "call")
+    queue(bench, "b")
+    bench.release("k", "a", "call", Outcome.RETRY, hold=60)
+    assert queue(bench, "b").follows
+    assert isinstance(bench.acquire("k", "a2", "call", attempt=1), Granted)
+    assert not queue(bench, "c").follows
+    bench.release("k", "a2", "call", attempt=1)
+    assert bench.holder("k") == "call-b"
+
+
+def test_a_call_of_another_task_waits_until_nobody_comes_before_it(bench):  # N9
+    bench.acquire("k", "a")
+    queue(bench, "b")
+    assert queue(bench, "x", task="other").follows
+    assert queue(bench, "y", task="other").follows
+    bench.release("k", "a")
+    assert queue(bench, "x", task="other").follows
+    assert isinstance(queue(bench, "b"), Granted)
+    assert queue(bench, "x", task="other").follows
+    assert not queue(bench, "y", task="other").follows
+    bench.release("k", "b")
+    assert bench.holder("k") == "call-x"
+
+
+def test_a_holder_that_is_to_be_replaced_learns_it_and_holds_on_until_it_ends(bench):  # N10
+    bench.acquire("k", "a")
+    assert bench.renew("k", "a") is Renewal.EXTENDED
+    answer = replace(bench, "b")
+    assert (answer.holder.task_id, answer.follows) == ("call-a", True)
+    assert bench.renew("k", "a") is Renewal.REPLACED
+    assert replace(bench, "b").follows
+    assert bench.holder("k") == "call-a"
+    assert bench.release("k", "a", outcome=Outcome.FAILURE).replaced
+    assert bench.holder("k") == "call-b"
+    assert isinstance(replace(bench, "b"), Granted)
+    assert bench.renew("k", "b") is Renewal.EXTENDED
+
+
+def test_the_last_that_asks_takes_the_place_of_all_before_it(bench):  # N10
+    bench.acquire("k", "a")
+    replace(bench, "b")
+    replace(bench, "c")
+    assert replace(bench, "b") == Replaced()
+    bench.release("k", "a", outcome=Outcome.FAILURE)
+    late = replace(bench, "d")
+    assert isinstance(late, Granted)
+    assert replace(bench, "c") == Replaced()
+
+
+def test_whoever_was_replaced_never_runs_again_and_is_not_buried(bench):  # N5, N10
+    bench.acquire("k", "a", "call")
+    replace(bench, "b")
+    assert not bench.store.may_bury("call", attempt=0, replays=0)
+    bench.release("k", "a", "call", Outcome.FAILURE, settle=60)
+    assert not bench.store.may_bury("call", attempt=0, replays=0)
+    assert bench.acquire("k", "a2", "call") == Replaced()
+    assert bench.acquire("k", "a2", "call", attempt=1) == Replaced()
+    assert isinstance(bench.acquire("other", "a3", "call", replays=1), Granted)
+
+
+def test_a_replaced_holder_that_finished_all_the_same_is_finished(bench):  # N5, N10
+    bench.acquire("k", "a", "call")
+    replace(bench, "b")
+    bench.release("k", "a", "call", dedupe_ttl=60)
+    assert isinstance(bench.acquire("k", "a2", "call"), Finished)
+    assert bench.holder("k") == "call-b"
+
+
+def test_a_retry_is_replaced_at_once(bench):  # N7, N10
+    bench.acquire("k", "a", "call")
+    bench.release("k", "a", "call", Outcome.RETRY, hold=60)
+    assert isinstance(replace(bench, "b"), Granted)
+    assert bench.acquire("k", "a2", "call", attempt=1) == Replaced()
+    assert bench.renew("k", "b") is Renewal.EXTENDED
+
+
+def test_a_holder_that_is_to_be_replaced_keeps_no_key_for_a_retry(bench):  # N10
+    bench.acquire("k", "a", "call")
+    replace(bench, "b")
+    assert bench.release("k", "a", "call", Outcome.RETRY, hold=60).replaced
+    assert bench.holder("k") == "call-b"
+    assert bench.acquire("k", "a2", "call", attempt=1) == Replaced()
+
+
+def test_a_replacing_call_of_another_task_waits_for_the_one_that_comes_next(bench):  # N9, N10
+    bench.acquire("k", "a")
+    queue(bench, "b")
+    assert replace(bench, "x", task="other").follows
+    assert bench.renew("k", "a") is Renewal.REPLACED
+    bench.release("k", "a", outcome=Outcome.FAILURE)
+    assert replace(bench, "x", task="other").follows
+    assert isinstance(queue(bench, "b"), Granted)
+
+
+def test_what_was_refused_elsewhere_is_not_entered_but_waited_for(bench):  # N9, N10
+    assert _ruled(bench, False, "k", "b", turn=Turn.REPLACE).follows
+    bench.acquire("k", "a", "call")
+    bench.release("k", "a", "call", Outcome.RETRY, hold=60)
+    assert _ruled(bench, False, "k", "b", turn=Turn.REPLACE).follows
+    assert bench.acquire("k", "a2", "call", attempt=1) == Replaced()
 
 
 # Operators

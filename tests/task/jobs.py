@@ -222,3 +222,32 @@ def plain(x):
 @app.task(base=SingleBeatTask, name="jobs.guarded")
 def guarded(x):
     return x
+
+
+@task(lock_on=("name",), on_conflict="queue", conflict_countdown=0.2)
+def queues(self, name, who, seconds=0.0, fails=False):
+    with Inside(name):
+        note(name, f"start {who}")
+        await_go(name, seconds)
+        if fails:
+            raise KeyError(who)
+        note(name, f"end {who}")
+    return who
+
+
+queues.dont_autoretry_for = (KeyError,)
+
+
+@task(lock_on=("name",), on_conflict="replace", conflict_countdown=0.2, retry_backoff=1, retry_jitter=False)
+def replaces(self, name, who, seconds=0.0, checks=True):
+    with Inside(name):
+        note(name, f"start {who}")
+        if seconds < 0:
+            raise ValueError(who)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if checks:
+                self.lock.check()
+            time.sleep(0.01)
+        note(name, f"end {who}")
+    return who

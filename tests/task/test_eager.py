@@ -59,7 +59,7 @@ def test_a_nested_eager_call_with_the_same_key_is_a_conflict(app):
     assert set(result["holder"]) == {"task_id", "host", "pid", "since"}
 
 
-@pytest.mark.parametrize("policy", ["fail", "retry"])
+@pytest.mark.parametrize("policy", ["fail", "retry", "queue", "replace"])
 def test_an_eager_conflict_that_cannot_be_skipped_fails(app, policy):
     @app.task(base=SingleBeatTask, on_conflict=policy, autoretry_for=())
     def outer(x):

@@ -13,14 +13,15 @@
 --   ARGV[6] keep      milliseconds that the record of the call is kept
 --   ARGV[7] counter   field of the counters
 --
---   returns 1 buried | 0 it has a letter already, or a later attempt or replay exists
+--   returns 1 buried | 0 it has a letter already, was replaced, or a later attempt or replay exists
 --
 -- Safe to send again. Either way the message is acknowledged: its call is not its own concern any more.
-local call = redis.call('HMGET', KEYS[2], 'replays', 'buried', 'attempt')
+local call = redis.call('HMGET', KEYS[2], 'replays', 'buried', 'attempt', 'replaced')
 local known, replays = tonumber(call[1]) or 0, tonumber(ARGV[2])
 local buried = 1
 -- guard: letter
-if known > replays or (known == replays and (call[2] or (tonumber(call[3]) or 0) > tonumber(ARGV[3]))) then
+local over = call[2] or call[4] or (tonumber(call[3]) or 0) > tonumber(ARGV[3])
+if known > replays or (known == replays and over) then
   buried = 0
 end
 -- end guard

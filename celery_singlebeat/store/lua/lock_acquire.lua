@@ -1,9 +1,10 @@
 -- Take a lock for one delivery of a call, unless another call holds it or this call has its outcome.
 --
---   KEYS[1] lock      hash: token, task, task_id, host, pid, since, fence, waiting,
---                     backend; expires with the lock
+--   KEYS[1] lock      hash: token, task, task_id, host, pid, since, fence, waiting, backend, stop, next,
+--                     next_task, next_hold; expires with the lock
 --   KEYS[2] fence     counter, never expires
---   KEYS[3] call      hash: deliveries, token, lock, attempt, replays, finished, continued, buried, failed
+--   KEYS[3] call      hash: deliveries, token, lock, attempt, replays, finished, continued, buried, failed,
+--                     replaced
 --   KEYS[4] counters  hash of totals
 --   ARGV[1] token     of the caller, unguessable, one for each delivery
 --   ARGV[2] ttl       milliseconds
@@ -18,17 +19,22 @@
 --   ARGV[11] backend  who decides about the key, or "" for this script
 --   ARGV[12] ruling   what was decided elsewhere: granted | refused | "" nothing, it is decided here
 --   ARGV[13] fence    the smallest fence that the grant may have
+--   ARGV[14] turn     none | queue | replace: what the caller wants if the lock is held
+--   ARGV[15] hold     milliseconds that the lock is kept for the caller once it is its turn
+--   ARGV[16] calls    start of the keys of calls; they have the same hash tag
 --
 --   returns {"granted", fence, since, deliveries}
---         | {"held", remaining, waiting, task, task_id, host, pid, since, fence}
---         | {"finished", continued} | {"stale"} | {"poison", deliveries}
+--         | {"held", remaining, waiting, task, task_id, host, pid, since, fence, follows}
+--         | {"finished", continued} | {"stale"} | {"replaced"} | {"poison", deliveries}
 --
 -- A key that was refused elsewhere and has no holder here has no host in the answer.
 --
+-- `waiting` is 1 while a lock is kept for the next attempt of its call, 2 while for the call that comes next.
 -- Safe to send again: the lock's own token gets its own grant, and the delivery counts once.
+-- with: lock_pass
 local t = redis.call('TIME')
 local call = redis.call('HMGET', KEYS[3], 'token', 'finished', 'continued', 'replays', 'attempt', 'buried',
-  'deliveries', 'failed')
+  'deliveries', 'failed', 'replaced')
 local own = ARGV[1]
 local known, replays = tonumber(call[4]) or 0, tonumber(ARGV[8])
 
@@ -41,6 +47,8 @@ elseif replays < known or (tonumber(call[5]) or 0) > tonumber(ARGV[7]) or call[6
   return {'stale'}
 elseif call[2] then
   return {'finished', call[3] and 1 or 0}
+elseif call[9] then
+  return {'replaced'}
 end
 -- end guard
 
@@ -48,24 +56,62 @@ end
 -- It failed just now, and whoever ran it has still to bury it: until then it counts as held.
 local settling = (tonumber(call[8]) or 0) - (t[1] * 1000 + math.floor(t[2] / 1000))
 if settling > 0 then
-  return {'held', settling, 0, ARGV[4], ARGV[3], '', '', '0', '0'}
+  return {'held', settling, 0, ARGV[4], ARGV[3], '', '', '0', '0', 0}
 end
 -- end guard
 
-local lock = redis.call('HMGET', KEYS[1], 'token', 'task_id', 'waiting', 'fence', 'since')
-local mine, waiting, ruling = lock[1] == own, lock[3] == '1', ARGV[12]
+local lock = redis.call('HMGET', KEYS[1], 'token', 'task_id', 'waiting', 'fence', 'since', 'next',
+  'next_task', 'task')
+local mine, waiting, ruling, turn = lock[1] == own, lock[3], ARGV[12], ARGV[14]
 local free = not lock[1] or mine or (waiting and lock[2] == ARGV[3])
 if free and ruling == 'refused' then
-  return {'held', 0, 0, '', waiting and ARGV[3] or '', '', '', '0', '0'}
+  return {'held', 0, 0, '', waiting and ARGV[3] or '', '', '', '0', '0', turn ~= 'none' and 1 or 0}
 end
+if ruling == 'granted' and not waiting then
+  free = true
+end
+
+local function replaced(task_id)
+  redis.call('HSET', ARGV[16] .. task_id, 'replaced', '1')
+  redis.call('PEXPIRE', ARGV[16] .. task_id, ARGV[10])
+end
+
+-- The caller comes next: as the only one of its task, the first that asked or, to replace, the last. While
+-- a call of another task comes next, it shall ask again later.
+local follows = 0
+if not free and lock[2] ~= ARGV[3] and turn ~= 'none' then
+  local ahead, its_task = lock[6], lock[7]
+  if waiting == '2' then
+    ahead, its_task = lock[2], lock[8]
+  end
+  local is_mine = ahead and its_task == ARGV[4]
+  if turn == 'queue' then
+    follows = (not is_mine or ahead == ARGV[3]) and 1 or 0
+  else
+    follows = 1
+    if is_mine and ahead ~= ARGV[3] then
+      replaced(ahead)
+    end
+    if waiting ~= '2' then
+      replaced(lock[2])
+      redis.call('HSET', KEYS[1], 'stop', '1')
+    end
+    -- Nobody runs now, so that nobody has to end first.
+    free = ruling ~= 'refused' and (waiting == '1' or (waiting == '2' and is_mine))
+  end
+  if not free and follows == 1 and (not ahead or is_mine) then
+    redis.call('HSET', KEYS[1], 'next', ARGV[3], 'next_task', ARGV[4], 'next_hold', ARGV[15])
+  end
+end
+
 -- guard: holder
-if not free and (waiting or ruling ~= 'granted') then
-  local rest = redis.call('HMGET', KEYS[1], 'task', 'host', 'pid')
+if not free then
+  local rest = redis.call('HMGET', KEYS[1], 'host', 'pid')
   if lock[2] ~= ARGV[3] then
     redis.call('HINCRBY', KEYS[4], 'lock_conflicts:' .. ARGV[4], 1)
   end
-  return {'held', redis.call('PTTL', KEYS[1]), waiting and 1 or 0, rest[1] or '', lock[2] or '',
-    rest[2] or '', rest[3] or '', lock[5] or '0', lock[4] or '0'}
+  return {'held', redis.call('PTTL', KEYS[1]), waiting and 1 or 0, lock[8] or '', lock[2] or '',
+    rest[1] or '', rest[2] or '', lock[5] or '0', lock[4] or '0', follows}
 end
 -- end guard
 
@@ -74,7 +120,7 @@ if call[1] ~= own then
   -- guard: poison
   if deliveries >= tonumber(ARGV[9]) then
     if lock[1] then
-      redis.call('DEL', KEYS[1])
+      pass_on(KEYS[1])
     end
     return {'poison', deliveries}
   end
@@ -99,7 +145,10 @@ if fence < least then
 end
 local text = string.format('%.0f', fence)
 local since = string.format('%.0f', t[1] * 1000 + math.floor(t[2] / 1000))
-redis.call('DEL', KEYS[1])
+redis.call('HDEL', KEYS[1], 'waiting', 'stop')
+if lock[6] == ARGV[3] then
+  redis.call('HDEL', KEYS[1], 'next', 'next_task', 'next_hold')
+end
 redis.call('HSET', KEYS[1], 'token', own, 'task', ARGV[4], 'task_id', ARGV[3], 'host', ARGV[5],
   'pid', ARGV[6], 'since', since, 'fence', text)
 if ARGV[11] ~= '' then

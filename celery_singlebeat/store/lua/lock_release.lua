@@ -15,29 +15,36 @@
 --   ARGV[9] keep      milliseconds that the record of a call without success is kept
 --   ARGV[10] settle   milliseconds that the burial of a failed call may take: until then no copy runs
 --
---   returns {1, 0} released | {0, 1} this call holds it again, elsewhere | {0, 0} it was not the caller's
+--   returns {1, 0, replaced} released | {0, 1, 0} this call holds it again, elsewhere
+--         | {0, 0, 0} it was not the caller's
 --
 -- The outcome is the call's, so it is noted also when the lock was lost meanwhile.
+-- with: lock_pass
 local outcome = ARGV[2]
-local owner = redis.call('HMGET', KEYS[1], 'token', 'task_id', 'waiting')
+local owner = redis.call('HMGET', KEYS[1], 'token', 'task_id', 'waiting', 'stop')
+local replaced = 0
 local released, again = 0, 0
 -- guard: owner
 if owner[1] ~= ARGV[1] then
   released = -1
-  again = owner[2] == ARGV[5] and owner[3] ~= '1' and 1 or 0
+  again = owner[2] == ARGV[5] and not owner[3] and 1 or 0
 end
 -- end guard
 if released == 0 then
   released = 1
-  if tonumber(ARGV[3]) > 0 and outcome == 'retry' then
+  replaced = owner[1] == ARGV[1] and owner[4] and 1 or 0
+  if tonumber(ARGV[3]) > 0 and outcome == 'retry' and replaced == 0 then
     redis.call('HSET', KEYS[1], 'waiting', '1', 'token', 'waiting:' .. ARGV[5])
     redis.call('PEXPIRE', KEYS[1], ARGV[3])
-  else
+  elseif outcome == 'none' and replaced == 0 then
+    -- The call is delivered again. That one goes first.
     redis.call('DEL', KEYS[1])
+  else
+    pass_on(KEYS[1])
   end
 end
 
-local call = redis.call('HMGET', KEYS[2], 'token', 'replays')
+local call = redis.call('HMGET', KEYS[2], 'token', 'replays', 'replaced')
 if (tonumber(call[2]) or 0) <= tonumber(ARGV[8]) then
   if outcome == 'success' then
     redis.call('DEL', KEYS[2])
@@ -61,7 +68,7 @@ if (tonumber(call[2]) or 0) <= tonumber(ARGV[8]) then
       redis.call('HSET', KEYS[2], 'attempt', ARGV[7] + 1, 'replays', ARGV[8])
       redis.call('PEXPIRE', KEYS[2], ARGV[9] + ARGV[3])
       redis.call('HINCRBY', KEYS[3], 'retries:' .. ARGV[6], 1)
-    elseif ARGV[8] == '0' and redis.call('HEXISTS', KEYS[2], 'attempt') == 0 then
+    elseif ARGV[8] == '0' and not call[3] and redis.call('HEXISTS', KEYS[2], 'attempt') == 0 then
       redis.call('DEL', KEYS[2])
     end
     if outcome == 'failure' and tonumber(ARGV[10]) > 0 then
@@ -75,4 +82,4 @@ if (tonumber(call[2]) or 0) <= tonumber(ARGV[8]) then
     end
   end
 end
-return {released == 1 and 1 or 0, again}
+return {released == 1 and 1 or 0, again, replaced}
