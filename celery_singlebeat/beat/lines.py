@@ -65,8 +65,8 @@ class Line:
     def due(self, now: datetime) -> tuple[list[datetime], int]:
         """The newest `MOST_DUE` slots up to `now`, oldest first; and how many older ones there are.
 
-        After a very long stop the older ones are counted up to `MOST_COUNTED` only, so
-        that catching up takes no longer than a moment.
+        After a very long stop the older ones, except of an interval, are counted up to `MOST_COUNTED`
+        only, so that catching up takes no longer than a moment.
         """
         if isinstance(self.timetable, Live):
             return self._live(self.timetable, now), 0
@@ -75,10 +75,11 @@ class Line:
         slot, anchor = self.next, self.anchor or now
         if isinstance(self.timetable, (Interval, Window)) and slot is not None:
             slot, seen = self.timetable.leap(slot, now, keep=MOST_DUE, anchor=anchor)
+        leapt = seen > 0
         while slot is not None and slot <= now:
             slots.append(slot)
             seen += 1
-            if seen == MOST_COUNTED:
+            if seen == MOST_COUNTED and not leapt:
                 slot = max(slot, now - (slots[-1] - slots[0]))
             slot = self.timetable.after(slot, anchor=anchor)
         return list(slots), seen - len(slots)

@@ -9,20 +9,29 @@ T3  A crontab for every hour runs whenever the wall clock matches, in real minut
 T4  Anything else is asked as stock beat asks it, `is_due` at the present moment, and its slot is the
     moment at which it said yes.
 
-The crontab's calendar is Celery's (`crontab.remaining_delta`), evaluated in a frame without daylight
-saving; the changes of the clock are decided here.
+The calendar of a crontab is in `celery_singlebeat.policy.calendars`; how changes of the clock are met is
+decided here.
 """
 
 from __future__ import annotations
 
+import math
 from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any, Protocol
+from zoneinfo import ZoneInfo
 
 from celery.schedules import BaseSchedule, crontab, schedule, solar
+from celery.utils.time import LocalTimezone
 
-from celery_singlebeat.moments import from_millis, millis, whole
+from celery_singlebeat.moments import whole
+from celery_singlebeat.policy.calendars import Calendar
+from celery_singlebeat.policy.entries import SHORTEST
+from celery_singlebeat.zones import first_change, first_instant, offset_at, wall_time, zone_name
 
-_HOURS = frozenset(range(24))
+#: What the search for an event of the sun finds so soon after a slot is that slot again.
+_SAME_EVENT = timedelta(minutes=10)
+#: After how many days without an event of the sun there is none.
+_DAYS_WITHOUT = 400
 
 
 class Timetable(Protocol):
@@ -53,9 +62,12 @@ class Interval:
 
     def after(self, moment: datetime, *, anchor: datetime) -> datetime | None:
         turns = max(0, (moment - anchor) // self._period) + 1
-        slot = whole(anchor + turns * self._period)
-        # a period of odd microseconds, rounded down, may name the same millisecond again
-        return slot if slot > moment else whole(anchor + (turns + 1) * self._period)
+        try:
+            slot = whole(anchor + turns * self._period)
+            # a period of odd microseconds, rounded down, may name the same millisecond again
+            return slot if slot > moment else whole(anchor + (turns + 1) * self._period)
+        except OverflowError:
+            return None  # beyond the year 9999
 
     def leap(self, slot: datetime, now: datetime, *, keep: int, anchor: datetime) -> tuple[datetime, int]:
         """The slot `keep` periods before `now`, and how many slots from `slot` on it leaps over."""
@@ -75,95 +87,99 @@ class Wall:
     is_predictable = True
     ends = False
 
-    def __init__(self, cron: Any, zone: tzinfo) -> None:
+    def __init__(self, cron: Any, zone: tzinfo | None) -> None:
         self._zone = zone
-        self._cron = cron
-        self._frame = twin(cron, tz=timezone.utc, utc_enabled=True)
-        self._every_hour = set(cron.hour) >= _HOURS
+        self._calendar = Calendar(
+            minutes=cron.minute,
+            hours=cron.hour,
+            days=cron.day_of_month,
+            months=cron.month_of_year,
+            weekdays=cron.day_of_week,
+        )
 
     def after(self, moment: datetime, *, anchor: datetime) -> datetime | None:  # noqa: ARG002 - the protocol
-        try:
-            return self._real(moment) if self._every_hour else self._named(moment)
-        except (RuntimeError, OverflowError):
-            return None  # Celery looked thousands of months ahead: there is no such date
+        return self._named(moment) if self._calendar.names_hours else self._real(moment)
 
     def rule(self) -> str:
-        cron = self._cron
-        parts = [cron.minute, cron.hour, cron.day_of_week, cron.day_of_month, cron.month_of_year]
-        fields = " ".join(",".join(map(str, sorted(part))) for part in parts)
-        return f"cron {fields} {self._zone}"
+        return f"cron {self._calendar} {zone_name(self._zone)}"
 
-    def _next(self, local: datetime) -> datetime:
-        """The next match after a wall time, as if clocks were never changed."""
-        moment = local.replace(tzinfo=timezone.utc)
-        self._frame.nowfun = lambda: moment  # before 5.5 the answer depends on today's date
-        start, delta, _ = self._frame.remaining_delta(moment, tz=timezone.utc)
-        found: datetime = start + delta
-        return found.replace(tzinfo=None)
-
-    def _named(self, moment: datetime) -> datetime:
-        local = moment.astimezone(self._zone).replace(tzinfo=None)
-        while True:
-            local = self._next(local)
-            slot = self._first_instant(local)
+    def _named(self, moment: datetime) -> datetime | None:
+        wall = self._calendar.after(wall_time(moment, self._zone))
+        while wall is not None:
+            slot = first_instant(wall, self._zone)
             if slot > moment:
                 return slot
+            wall = self._calendar.after(wall)
+        return None
 
-    def _first_instant(self, local: datetime) -> datetime:
-        """The instant of a wall time: the first of two, or the change that jumped over it."""
-        early = local.replace(tzinfo=self._zone, fold=0).astimezone(timezone.utc)
-        if early.astimezone(self._zone).replace(tzinfo=None) == local:
-            return early
-        late = local.replace(tzinfo=self._zone, fold=1).astimezone(timezone.utc)
-        return self._change_between(min(early, late), max(early, late))
-
-    def _real(self, moment: datetime) -> datetime:
-        offset = self._offset(moment)
-        slot = self._in_frame(moment, offset)
-        while self._offset(slot) != offset:
-            change = self._change_between(moment, slot)
-            if slot < change:
-                break
-            moment, offset = change - timedelta(seconds=1), self._offset(change)
-            slot = self._in_frame(moment, offset)
-        return slot
-
-    def _in_frame(self, moment: datetime, offset: timedelta) -> datetime:
-        local = (moment + offset).replace(tzinfo=None)
-        return (self._next(local) - offset).replace(tzinfo=timezone.utc)
-
-    def _offset(self, moment: datetime) -> timedelta:
-        return moment.astimezone(self._zone).utcoffset() or timedelta(0)
-
-    def _change_between(self, low: datetime, high: datetime) -> datetime:
-        """The first second in (low, high] whose offset differs from that of `low`."""
-        before, low_s, high_s = self._offset(low), millis(low) // 1000, millis(high) // 1000
-        while high_s - low_s > 1:
-            middle = (low_s + high_s) // 2
-            if self._offset(from_millis(middle * 1000)) == before:
-                low_s = middle
-            else:
-                high_s = middle
-        return from_millis(high_s * 1000)
+    def _real(self, moment: datetime) -> datetime | None:
+        since = low = moment
+        while True:
+            offset = offset_at(low, self._zone)
+            wall = self._calendar.after((since + offset).replace(tzinfo=None))
+            if wall is None:
+                return None
+            slot = (wall - offset).replace(tzinfo=timezone.utc)
+            change = first_change(low, slot, self._zone)
+            if change is None or slot < change:
+                return slot
+            since, low = change - timedelta(seconds=1), change
 
 
-class Estimated:
-    """A schedule whose next slot follows from the one before: solar events, rounded intervals."""
+class Rounded:
+    """A relative interval: Celery rounds the end of each period down to a whole day, hour, minute or
+    second of the zone.
+    """
 
     is_predictable = True
     ends = False
 
-    def __init__(self, asked: BaseSchedule, rule: str) -> None:
+    def __init__(self, asked: schedule, zone: tzinfo | None) -> None:
         self._asked = asked
-        self._rule = rule
+        self._zone = zone
+        self._period = _period(asked)
 
     def after(self, moment: datetime, *, anchor: datetime) -> datetime | None:  # noqa: ARG002 - the protocol
-        frozen = twin(self._asked, nowfun=lambda: moment)
-        slot = whole(moment + frozen.remaining_estimate(moment))
-        return slot if slot > moment else slot + timedelta(milliseconds=1)
+        local = moment.astimezone(self._zone)
+        frozen = twin(self._asked, nowfun=lambda: local)  # remaining_estimate counts from now
+        slot = whole(moment + frozen.remaining_estimate(local))
+        # below a second, rounding may lead back to where it started
+        return slot if slot > moment else whole(moment + self._period)
 
     def rule(self) -> str:
-        return self._rule
+        return f"every {self._period} rounded {zone_name(self._zone)}"
+
+
+class Solar:
+    """The events of the sun at a place. At some latitudes there are days without one."""
+
+    is_predictable = True
+    ends = False
+
+    def __init__(self, asked: solar) -> None:
+        self._asked: Any = asked
+
+    def after(self, moment: datetime, *, anchor: datetime) -> datetime | None:
+        slot = self._next(moment)
+        if slot is not None and moment != anchor and slot - moment < _SAME_EVENT:
+            slot = self._next(moment + _SAME_EVENT)
+        return slot
+
+    def rule(self) -> str:
+        return repr(self._asked)
+
+    def _next(self, moment: datetime) -> datetime | None:
+        sun, ephem, observer = self._asked.ephem.Sun(), self._asked.ephem, self._asked.cal
+        options = {"use_center": True} if self._asked.use_center else {}
+        start = ephem.Date(moment.replace(tzinfo=None))
+        for _ in range(_DAYS_WITHOUT):
+            try:
+                found = getattr(observer, self._asked.method)(sun, start=start, **options)
+            except ephem.CircumpolarError:
+                start = observer.next_antitransit(sun, start=start)
+            else:
+                return whole(found.datetime().replace(tzinfo=timezone.utc))
+        return None
 
 
 class Live:
@@ -183,25 +199,50 @@ class Live:
         zone = self._asked.now().tzinfo or timezone.utc
         answer: Any = self._asked.is_due(last.astimezone(zone))
         due, wait = answer  # the schedule is the user's, and may answer anything
-        return bool(due), float(wait) if isinstance(wait, (int, float)) else 1.0
+        return bool(due), float(wait) if _is_number(wait) else 1.0
 
     def rule(self) -> str:
         kind = type(self._asked)
         return f"live {kind.__module__}.{kind.__qualname__}"
 
 
+def _is_number(wait: Any) -> bool:
+    return isinstance(wait, (int, float)) and not math.isnan(wait)
+
+
 def timetable(asked: Any, *, zone: tzinfo | None = None) -> Timetable:
-    """The timetable of a Celery schedule object; `zone` replaces a crontab's own."""
+    """The timetable of a Celery schedule object; `zone` replaces its own.
+
+    Raises `ValueError` for an interval that cannot be.
+    """
     kind = type(asked)
     if _has_own_will(kind):
         return Live(asked)
     if issubclass(kind, crontab):
-        return Wall(asked, zone or asked.now().tzinfo or asked.tz)
+        return Wall(asked, _zone(asked, zone))
     if issubclass(kind, solar):
-        return Estimated(asked, repr(asked))
+        return Solar(asked)
     if asked.relative:
-        return Estimated(asked, f"every {asked.run_every} rounded {asked.tz}")
-    return Interval(asked.run_every)
+        return Rounded(asked, _zone(asked, zone))
+    return Interval(_period(asked))
+
+
+def _zone(asked: Any, zone: tzinfo | None) -> tzinfo | None:
+    """The zone that a schedule is read in: its entry's, that of its own clock, or the app's."""
+    has_a_clock = asked.nowfun is not None or type(asked).now is not BaseSchedule.now
+    found: tzinfo = zone or (asked.now().tzinfo if has_a_clock else None) or twin(asked).tz
+    if isinstance(found, LocalTimezone):
+        return None  # Celery's own idea of the machine's zone errs around the changes of its clock
+    name = getattr(found, "zone", None)
+    # Celery's rounding adds to wall times, which pytz does not allow for.
+    return ZoneInfo(name) if isinstance(name, str) else found
+
+
+def _period(asked: Any) -> timedelta:
+    period: timedelta = asked.run_every
+    if period.total_seconds() < SHORTEST:
+        raise ValueError(f"run_every={period!r} is below the resolution of 1 ms")
+    return period
 
 
 def _has_own_will(kind: type) -> bool:

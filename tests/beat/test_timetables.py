@@ -1,16 +1,23 @@
 """Slots of every kind of schedule, both changes of the clock, and schedules with a will of their own."""
 
+import functools
+import itertools
+import time
 from datetime import datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
 import pytest
 from celery import Celery
-from celery.schedules import BaseSchedule, crontab, schedstate, schedule
+from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
+from celery.utils.time import LocalTimezone
+from dateutil import tz as dateutil_zone
 from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_singlebeat.beat.timetables import Interval, Live, timetable
 from celery_singlebeat.moments import millis, whole
+from celery_singlebeat.zones import zone_name
+from tests.support.walls import Fields, changes, expected
 
 UTC = timezone.utc
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -149,10 +156,168 @@ def test_a_date_that_never_comes_has_no_slot():
     assert timetable(cron).after(NOON, anchor=NOON) is None
 
 
-def test_a_relative_interval_is_rounded_as_celery_rounds_it():
-    table = timetable(schedule(timedelta(minutes=20), relative=True, app=app_in("UTC")))
+@pytest.mark.parametrize(
+    ("zone", "period", "expected"),
+    [
+        ("UTC", timedelta(minutes=20), ["02 12:23:00", "02 12:43:00", "02 13:03:00"]),
+        ("UTC", timedelta(seconds=2.5), ["02 12:03:09", "02 12:03:11", "02 12:03:13"]),
+        ("UTC", timedelta(seconds=0.5), ["02 12:03:07", "02 12:03:08", "02 12:03:08"]),
+        ("Asia/Kolkata", timedelta(hours=2), ["02 19:00:00", "02 21:00:00", "02 23:00:00"]),
+        ("Europe/Berlin", timedelta(days=1), ["03 00:00:00", "04 00:00:00", "05 00:00:00"]),
+    ],
+)
+def test_a_relative_interval_is_rounded_as_celery_rounds_it(zone, period, expected):
+    table = timetable(schedule(period, relative=True, app=app_in(zone)))
     start = NOON + timedelta(minutes=3, seconds=7)
-    assert table.after(start, anchor=start) == NOON + timedelta(minutes=23)
+    found, moment = [], start
+    for _ in expected:
+        moment = table.after(moment, anchor=start)
+        found.append(moment.astimezone(ZoneInfo(zone)).strftime("%d %H:%M:%S"))
+    assert found == expected
+
+
+def test_a_relative_interval_of_days_ends_at_midnight_of_its_zone_through_both_changes():
+    table = timetable(schedule(timedelta(days=1), relative=True, app=app_in("Europe/Berlin")))
+    for day in (datetime(2026, 3, 27, 23, tzinfo=UTC), datetime(2026, 10, 23, 22, tzinfo=UTC)):
+        found = slots(table, day, 73, zone="Europe/Berlin")
+        assert [slot[3:8] for slot in found] == ["00:00"] * 3
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
+@pytest.mark.parametrize("seconds", [0.001, 0.3, 1, 59, 60, 3601, 5400, 86400, 100_000])
+def test_a_relative_interval_always_goes_on_and_never_in_a_rush(zone, seconds):
+    period = timedelta(seconds=seconds)
+    table = timetable(schedule(period, relative=True, app=app_in(zone)))
+    moment = NOON + timedelta(seconds=17.25)
+    for _ in range(60):
+        found = table.after(moment, anchor=NOON)
+        assert moment < found <= moment + max(period, timedelta(days=1, hours=1))
+        moment = found
+    assert moment - NOON >= 20 * period
+
+
+@pytest.mark.parametrize(
+    ("event", "latitude", "longitude"),
+    [("sunrise", -37.8, 144.96), ("sunset", 52.5, 13.4), ("solar_noon", 0, 0), ("dawn_nautical", 48, 11)],
+)
+def test_an_event_of_the_sun_comes_once_a_day(event, latitude, longitude):
+    pytest.importorskip("ephem")
+    table = timetable(solar(event, latitude, longitude, app=app_in("UTC")))
+    found, moment = [], NOON
+    for _ in range(400):
+        moment = table.after(moment, anchor=NOON)
+        found.append(moment)
+    gaps = [later - earlier for earlier, later in itertools.pairwise(found)]
+    assert timedelta(hours=23) < min(gaps)
+    assert max(gaps) < timedelta(hours=25)
+
+
+def test_an_event_just_after_an_entry_was_first_seen_is_not_left_out():
+    pytest.importorskip("ephem")
+    table = timetable(solar("sunrise", 52.5, 13.4, app=app_in("UTC")))
+    sunrise = table.after(NOON, anchor=NOON)
+    for seconds in (0.5, 1, 30, 500):
+        start = sunrise - timedelta(seconds=seconds)
+        assert abs(table.after(start, anchor=start) - sunrise) < timedelta(seconds=1)
+
+
+def test_where_the_sun_does_not_rise_nothing_runs_until_it_does():
+    pytest.importorskip("ephem")
+    table = timetable(solar("sunrise", 69.6, 18.9, app=app_in("UTC")))  # Tromso
+    autumn = datetime(2026, 11, 20, tzinfo=UTC)
+    found, moment = [], autumn
+    for _ in range(20):
+        moment = table.after(moment, anchor=autumn)
+        found.append(moment)
+    dark = max(itertools.pairwise(found), key=lambda pair: pair[1] - pair[0])
+    assert dark[0].month == 11
+    assert dark[1].month == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (schedule(timedelta(0)), "below the resolution"),
+        (schedule(timedelta(seconds=-5)), "below the resolution"),
+        (schedule(timedelta(microseconds=900), relative=True), "below the resolution"),
+    ],
+)
+def test_an_interval_that_cannot_be_is_refused(asked, words):
+    asked.app = app_in("UTC")
+    with pytest.raises(ValueError, match=words):
+        timetable(asked)
+
+
+def test_an_interval_beyond_all_dates_has_no_slot():
+    assert Interval(timedelta(days=4_000_000)).after(NOON, anchor=NOON) is None
+
+
+FORMS = {
+    "a name": lambda: "Europe/Berlin",
+    "zoneinfo": lambda: ZoneInfo("Europe/Berlin"),
+    "pytz": lambda: pytest.importorskip("pytz").timezone("Europe/Berlin"),
+    "dateutil": lambda: dateutil_zone.gettz("Europe/Berlin"),
+}
+
+
+@functools.cache
+def around_the_changes_of_berlin(daily):
+    berlin, day = ZoneInfo("Europe/Berlin"), timedelta(hours=30)
+    meant = Fields(minutes={30}, hours={2}) if daily else Fields(minutes={0, 20, 40})
+    spans = [(change - day, change + day) for change in changes(berlin, 2026)]
+    return {span: expected(meant, berlin, *span) for span in spans}
+
+
+@pytest.mark.parametrize("enable_utc", [True, False])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("cron", [{"minute": 30, "hour": 2}, {"minute": "*/20"}])
+def test_every_form_of_a_zone_means_the_same(form, enable_utc, cron):  # Z1
+    app = app_in(FORMS[form]())
+    app.conf.enable_utc = enable_utc
+    table = timetable(crontab(**cron, app=app))
+    for (start, end), meant in around_the_changes_of_berlin("hour" in cron).items():
+        found, moment = [], start
+        while (moment := table.after(moment, anchor=start)) <= end:
+            found.append(moment)
+        assert found == meant
+
+
+@pytest.mark.parametrize(
+    ("zone", "hour"),
+    [
+        (UTC, 9),
+        (timezone(timedelta(hours=5, minutes=30)), 3.5),
+        (dateutil_zone.UTC, 9),
+        (dateutil_zone.tzoffset(None, -3600), 10),
+        ("UTC", 9),
+        (None, 9),
+    ],
+)
+def test_zones_without_changes_are_taken_as_well(zone, hour):  # Z1
+    table = timetable(crontab(minute=0, hour=9, app=app_in(zone)))
+    midnight = NOON - timedelta(hours=12)
+    assert table.after(midnight, anchor=midnight) == midnight + timedelta(hours=hour)
+
+
+def test_the_zone_of_the_machine_is_read_from_the_machine(monkeypatch):  # Z1
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        table = timetable(crontab(minute=30, hour=2, app=app_in(LocalTimezone())))
+        start = datetime(2026, 10, 24, 12, tzinfo=UTC)
+        assert slots(table, start, 48, zone="Europe/Berlin") == ["25 02:30 +0200", "26 02:30 +0100"]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_a_zone_has_the_same_name_in_every_process_and_form():  # Z3
+    names = {form: zone_name(FORMS[form]()) for form in ("zoneinfo", "pytz")}
+    assert set(names.values()) == {"Europe/Berlin"}
+    assert zone_name(UTC) == zone_name(ZoneInfo("UTC")) == "UTC"
+    berlin, again = (zone_name(dateutil_zone.gettz.nocache("Europe/Berlin")) for _ in range(2))
+    assert berlin == again != zone_name(dateutil_zone.gettz("America/New_York"))
+    assert "0x" not in berlin
 
 
 def test_asking_never_changes_the_users_object():
@@ -215,6 +380,35 @@ def test_rules_differ_exactly_when_slots_may():
     assert len(set(rules)) == 4
     same = timetable(crontab(minute="1", app=app)).rule()
     assert same == rules[2]
+
+
+class Shrinking(schedule):
+    """Changes itself each time that it runs."""
+
+    def is_due(self, last_run_at):
+        answer = super().is_due(last_run_at)
+        if answer.is_due:
+            self.run_every /= 2
+        return answer
+
+
+def test_a_schedule_that_changes_itself_is_asked_itself_and_no_copy():  # T4
+    now = [NOON]
+    shrinking = Shrinking(timedelta(seconds=60), nowfun=lambda: now[0], app=app_in("UTC"))
+    table = timetable(shrinking)
+    assert not table.is_due(NOON)[0]
+    now[0] += timedelta(seconds=60)
+    assert table.is_due(NOON)[0]
+    assert shrinking.run_every == timedelta(seconds=30)
+
+
+@pytest.mark.parametrize("wait", [float("nan"), float("inf"), -1, True, timedelta(1), NOON])
+def test_no_answer_of_such_a_schedule_is_beyond_survival(wait):  # T4
+    moody = Moody(app_in("UTC"))
+    moody.answer = (False, wait)
+    due, seconds = timetable(moody).is_due(NOON)
+    assert not due
+    assert timedelta(seconds=min(max(seconds, 0), 30)) >= timedelta(0)
 
 
 def test_millis_round_down_and_come_back():
