@@ -152,7 +152,9 @@ def ours(change: Change) -> Sent:
     with mock.patch("celery_singlebeat.beat.machine.LEADER_NAP", 3600.0):
         scheduler: Any = SingleBeatScheduler(app)
         wait_until(
-            lambda: scheduler.tick() and scheduler._machine.dispatcher.is_adopted, 10, "no leader"
+            lambda: scheduler.tick() and scheduler._machine.dispatcher.is_adopted,  # noqa: SLF001 - for want of another sign
+            10,
+            "nobody leads",
         )
         return _run(scheduler, change, clock)
 
@@ -166,7 +168,7 @@ def stock(change: Change) -> Sent:
 
 
 def redbeat(change: Change, server: EmbeddedRedis) -> Sent:
-    from redbeat import RedBeatScheduler
+    from redbeat import RedBeatScheduler  # noqa: PLC0415 - it is not needed with --alone
 
     with server.client() as client:
         client.flushall()

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
 import celery
+import pytest
 from celery import Celery
 from celery.schedules import crontab
 from hypothesis import given, settings
@@ -125,7 +126,7 @@ def parsed(zone, fields):
 
 @settings(max_examples=100, deadline=None)
 @given(data=st.data(), fields=FIELDS, zone=st.sampled_from(ZONES))
-def test_every_crontab_runs_when_the_clock_on_the_wall_says_so(data, fields, zone):  # K1, T2, T3
+def test_every_crontab_runs_when_the_clock_on_the_wall_says_so(data, fields, zone):  # K1, Z2, T2, T3
     cron = parsed(zone, fields)
     if cron is None:
         return
@@ -159,3 +160,10 @@ def test_a_slot_is_found_from_however_far_it_is_asked_for(data, fields, zone):  
         min(end, first) if first else end,
     )
     assert wanted == ([first] if first and first <= end else [])
+
+
+@pytest.mark.parametrize(("weekday", "year"), [("sun", 2032), ("tue", 2028), ("mon", 2112)])
+def test_a_leap_day_on_a_day_of_the_week_may_be_decades_away(weekday, year):  # K2
+    cron = cron_in("UTC", minute=0, hour=0, day_of_month=29, month_of_year=2, day_of_week=weekday)
+    start = datetime(2084 if year > 2100 else 2026, 3, 1, tzinfo=UTC)
+    assert timetable(cron).after(start, anchor=start) == datetime(year, 2, 29, tzinfo=UTC)

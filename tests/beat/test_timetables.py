@@ -150,7 +150,7 @@ def test_calendars_are_celerys_own(cron, expected):
     assert timetable(cron).after(NOON, anchor=NOON).strftime("%d %H:%M") == expected
 
 
-def test_a_date_that_never_comes_has_no_slot():
+def test_a_date_that_never_comes_has_no_slot():  # K2
     cron = crontab(minute=0, hour=0, day_of_month=30, month_of_year="1,2", app=app_in("UTC"))
     cron.month_of_year, cron._orig_month_of_year = {2}, "2"
     assert timetable(cron).after(NOON, anchor=NOON) is None

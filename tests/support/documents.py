@@ -303,10 +303,11 @@ _INVARIANT = re.compile(r"^([A-Z][0-9]+)  (\S.*(?:\n    .*)*)", re.MULTILINE)
 _SHOWN_IN = {
     "beat": ("tests/beat/test_[del]*", "tests/beat/test_config*", "tests/faults", "tests/store/test_slot*"),
     "beat.publisher": ("tests/faults/test_broker*",),
-    "beat.timetables": ("tests/beat/test_timetables*", "tests/beat/test_dispatcher*"),
+    "beat.timetables": ("tests/beat/test_timetables*", "tests/beat/test_[cd]*"),
     "beat.windows": ("tests/beat",),
     "cli": ("tests/cli",),
     "policy.backoff": ("tests/policy/test_backoff*", "tests/task"),
+    "policy.calendars": ("tests/beat/test_calendars*", "tests/beat/test_timetables*"),
     "policy.clocks": ("tests/policy/test_clocks*", "tests/beat"),
     "policy.dead_letters": ("tests/policy/test_dead_letters*", "tests/task"),
     "policy.diagnosis": ("tests/policy/test_diagnosis*", "tests/store/test_server*"),
@@ -320,6 +321,7 @@ _SHOWN_IN = {
     "store.lock_ports": ("tests/store/test_lock*", "tests/store/test_letter*", "tests/task"),
     "task": ("tests/task",),
     "task.request": ("tests/task",),
+    "zones": ("tests/beat/test_calendars*", "tests/beat/test_timetables*"),
 }
 _MOST_CITED = 3
 
