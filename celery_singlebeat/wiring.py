@@ -81,7 +81,7 @@ class Wiring:
         """The broker's address if it is one Redis."""
         try:
             return address_of(self.app.connection_for_write())
-        except (ValueError, TypeError, LookupError):
+        except (ValueError, TypeError, LookupError, ImportError):
             return None
 
     @cached_property

@@ -58,7 +58,8 @@ def _show(findings: list[dict[str, Any]], ctx: click.Context) -> None:
         _number(sum(finding["verdict"] == verdict for finding in findings), verdict)
         for verdict in ("failure", "warning")
     ]
-    say(f"{counts[0]}, {counts[1]}, {_number(len(findings), 'finding')}")
+    dark = sum(finding["verdict"] == "unknown" for finding in findings)
+    say(f"{counts[0]}, {counts[1]}, {dark} unknown, {_number(len(findings), 'finding')}")
 
 
 def _name(finding: dict[str, Any]) -> str:

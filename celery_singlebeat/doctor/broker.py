@@ -36,7 +36,7 @@ def read_broker(wiring: Wiring, servers: Iterable[Server]) -> Broker:
     try:
         connection = app.connection_for_write()
         kind = str(connection.transport.driver_type)
-    except (LookupError, ImportError) as error:
+    except (ValueError, LookupError, ImportError) as error:
         # the text of the error may quote the URL, and with it the password
         raise SettingsError(
             f"broker_url needs a transport that is not there ({type(error).__name__}): correct its scheme, "

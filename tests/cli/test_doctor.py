@@ -35,7 +35,8 @@ def server():
 def app(server):
     with server.client() as client:
         client.flushall()
-        yield make_app(server.url())
+        # with much air, so that a busy machine is no finding
+        yield make_app(server.url(), singlebeat_takeover_grace=9)
         client.config_set("maxmemory", 0)
         client.config_set("maxmemory-policy", "noeviction")
 
@@ -172,14 +173,12 @@ def test_the_real_command_sees_beats_and_a_password_is_in_no_output(project, loc
 
     def well():
         done = project.singlebeat("doctor", "--json")
-        verdicts = {one["check"]: one["verdict"] for one in json.loads(done.stdout)["findings"]}
-        return verdicts.get("leader") == verdicts.get("beats") == "ok" and done
+        found = {one["check"]: one for one in json.loads(done.stdout)["findings"]}
+        verdicts = {found[name]["verdict"] for name in ("leader", "beats", "entries") if name in found}
+        return done.returncode == 0 and verdicts == {"ok"} and (done, found)
 
-    done = wait_until(well, 30)
-    assert done.returncode == 0
-    found = {one["check"]: one for one in json.loads(done.stdout)["findings"]}
+    done, found = wait_until(well, 30)
     assert "standbys: 1" in found["leader"]["found"]
-    assert found["entries"]["verdict"] == "ok"
     with locked_redis.client() as client:
         client.config_set("maxmemory-policy", "volatile-lru")
         client.config_set("maxmemory", "100mb")
@@ -187,7 +186,8 @@ def test_the_real_command_sees_beats_and_a_password_is_in_no_output(project, loc
         client.config_set("maxmemory", 0)
         client.config_set("maxmemory-policy", "noeviction")
     assert table.returncode == 1
-    assert table.stderr == "Error: 1 failure: maxmemory-policy (store)\n"
+    assert "maxmemory-policy (store)" in table.stderr
+    assert len(table.stderr.splitlines()) == 1
     assert "\x1b" not in table.stdout
     for output in (done.stdout, done.stderr, table.stdout, table.stderr):
         assert PASSWORD not in output

@@ -6,6 +6,7 @@ import uuid
 import pytest
 from celery import Celery, Task
 from kombu import Queue
+from kombu.transport import TRANSPORT_ALIASES
 
 from celery_singlebeat import SettingsError, SingleBeatTask
 from celery_singlebeat.doctor import examine
@@ -103,8 +104,10 @@ def test_the_queues_say_how_long_rabbitmq_waits(queues, conf, expected):
     assert (found.redelivers_after, found.assumed, found.holds_waiting) == expected
 
 
-def test_a_broker_that_nobody_knows_is_a_wrong_setting():
-    app = make_app("carrier-pigeon://u:secret-1@loft", singlebeat_redis_url="memory://")
+@pytest.mark.parametrize("transport", ["unknown", "not-installed"])
+def test_a_broker_that_nobody_knows_is_a_wrong_setting(transport, monkeypatch):
+    monkeypatch.setitem(TRANSPORT_ALIASES, "not-installed", "no_such_module:Transport")
+    app = make_app(f"{transport}://u:secret-1@loft", singlebeat_redis_url="memory://")
     with pytest.raises(SettingsError, match="broker_url") as caught:
         examine(app)
     assert "secret" not in str(caught.value)

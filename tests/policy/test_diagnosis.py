@@ -161,10 +161,15 @@ NOPERM = "NoPermissionError: this user has no permissions"
         ("crash-detector", None, "", probe(subscribe_problem=NOPERM)),
         ("crash-detector", None, "", {"probe": None}),
         ("maxmemory-policy", WELL, "noeviction, maxmemory 100 MB", {}),
-        ("maxmemory-policy", BAD, "marks, epochs", memory(policy="allkeys-lru", evicted=7)),
+        ("maxmemory-policy", BAD, "throw away marks", memory(policy="allkeys-lru", evicted=7)),
         ("maxmemory-policy", BAD, "7 keys evicted", memory(policy="allkeys-lru", evicted=7)),
         ("maxmemory-policy", BAD, "the lease, locks", memory(policy="volatile-ttl")),
-        ("maxmemory-policy", BAD, "allkeys-lfu", memory(policy="allkeys-lfu", maximum=None)),
+        (
+            "maxmemory-policy",
+            BAD,
+            "allkeys-lfu, maxmemory not known",
+            memory(policy="allkeys-lfu", maximum=None),
+        ),
         ("maxmemory-policy", WARN, "once somebody sets", memory(policy="allkeys-lru", maximum=0)),
         ("maxmemory-policy", DARK, "does not say", memory(policy=None)),
         ("memory", WELL, "10 MB of 100 MB used (10%)", {}),
@@ -183,7 +188,7 @@ NOPERM = "NoPermissionError: this user has no permissions"
         ("persistence", DARK, "does not say", disk(append_only=None)),
         ("replication", WELL, "1 replicas, min-replicas-to-write 1", {}),
         ("replication", WELL, "no replicas", replicas(replicas=0, minimum=0)),
-        ("replication", WARN, "dispatched twice", replicas(minimum=0)),
+        ("replication", WARN, "those of one are lost", replicas(minimum=0)),
         ("replication", BAD, "takes no writes", replicas(replicas=0, minimum=1)),
         ("replication", BAD, "is a replica", replicas(is_replica=True)),
         ("replication", DARK, "not known", replicas(minimum=None)),
@@ -209,11 +214,32 @@ def test_a_broker_that_is_another_redis_is_judged_beside_the_store():
     assert (bad.check, bad.subject) == ("maxmemory-policy", "broker")
 
 
-def test_a_store_that_is_not_the_broker_has_no_dead_letters_to_lose():
-    lossy = replace(SERVER, persistence=Persistence(append_only=False, snapshots=False))
-    assert "dead letters" in the("persistence", diagnose(facts(servers=(lossy,)))).found
-    found = the("persistence", diagnose(facts(servers=(lossy,), is_atomic=False)))
-    assert "dead letters" not in found.found
+@pytest.mark.parametrize(
+    ("subject", "is_atomic", "lost", "kept"),
+    [
+        ("store", True, ("marks", "locks", "queues", "dead letters"), ("outbox",)),
+        ("store", False, ("marks", "locks", "outbox"), ("queues", "dead letters")),
+        ("broker", False, ("queues", "dead letters"), ("marks", "locks", "outbox")),
+    ],
+)
+def test_what_a_server_may_lose_is_what_it_has(subject, is_atomic, lost, kept):
+    lossy = replace(
+        SERVER,
+        subject=subject,
+        memory=Memory(policy="allkeys-lru", maximum=5, used=1),
+        persistence=Persistence(append_only=False, snapshots=False),
+    )
+    found = diagnose(facts(servers=(lossy,), is_atomic=is_atomic))
+    for check in ("persistence", "maxmemory-policy"):
+        text = the(check, found).found
+        assert [word for word in (*lost, *kept) if word in text] == list(lost)
+
+
+def test_a_broker_that_is_slow_or_has_another_clock_delays_no_slot():
+    far = replace(SERVER, subject="broker", round_trips=(1.0, 1.0), clock_ahead=(3600.0, 3601.0))
+    found = diagnose(facts(servers=(far,)))
+    assert the("latency", found).verdict is WELL
+    assert the("clock", found) is None
 
 
 def test_the_bounds_of_latency_and_clock_are_those_of_the_settings():

@@ -73,6 +73,11 @@ class Server:
     persistence: Persistence = field(default_factory=Persistence)
     replication: Replication = field(default_factory=Replication)
 
+    @property
+    def is_store(self) -> bool:
+        """Whether lease, marks and locks are here."""
+        return self.subject == "store"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broker:

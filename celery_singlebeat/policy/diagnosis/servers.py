@@ -55,7 +55,7 @@ def cluster(server: Server, facts: Facts) -> Finding:  # noqa: ARG001
 
 
 def latency(server: Server, facts: Facts) -> Finding | None:
-    """Fails if the median answer takes longer than `singlebeat_takeover_grace`, so that no leader can
+    """Fails if the store's median answer takes longer than `singlebeat_takeover_grace`, so that no leader can
     dispatch in time; warns if the worst takes longer than a third of it.
     """
     if not server.round_trips:
@@ -63,6 +63,8 @@ def latency(server: Server, facts: Facts) -> Finding | None:
     grace = facts.settings.takeover_grace
     median, worst = statistics.median(server.round_trips), max(server.round_trips)
     found = f"median {_ms(median)}, worst {_ms(worst)} of {len(server.round_trips)} PINGs"
+    if not server.is_store:  # slots are claimed without it
+        return ok(found)
     remedy = (
         "bring Redis nearer, look for slow commands (SLOWLOG) and a starved CPU, "
         "or raise singlebeat_takeover_grace"
@@ -78,7 +80,7 @@ def clock(server: Server, facts: Facts) -> Finding | None:
     """Warns if this machine's clock and Redis's are provably more than 0.1 s apart; fails beyond
     `singlebeat_lease_ttl`. Slots wait for the later of the two.
     """
-    if server.clock_ahead is None:
+    if server.clock_ahead is None or not server.is_store:
         return None
     low, high = server.clock_ahead
     apart = max(low, -high, 0.0)
@@ -154,28 +156,26 @@ def crash_detector(server: Server, facts: Facts) -> Finding | None:
     return ok("scripts see who is subscribed: a killed leader is noticed at once")
 
 
-def eviction(server: Server, facts: Facts) -> Finding:  # noqa: ARG001
+def eviction(server: Server, facts: Facts) -> Finding:
     """Fails if `maxmemory` is set and `maxmemory-policy` is anything but `noeviction`; warns if the policy
     alone is wrong.
     """
     memory = server.memory
     if memory.policy is None:
         return unknown("the server does not say its maxmemory-policy", _INFO)
-    limit = f"maxmemory {_size(memory.maximum)}" if memory.maximum else "no maxmemory"
-    found = f"{memory.policy}, {limit}"
+    limits = {0: "no maxmemory", None: "maxmemory not known"}
+    found = f"{memory.policy}, {limits.get(memory.maximum, f'maxmemory {_size(memory.maximum)}')}"
     if memory.evicted:
         found += f", {memory.evicted} keys evicted since its start"
     if memory.policy == "noeviction":
         return ok(found)
-    lost = (
-        "the lease, locks and what is known of calls"
-        if memory.policy.startswith("volatile")
-        else "marks, epochs, locks, queues and dead letters"
-    )
+    lost = _kept(server, facts)
+    if memory.policy.startswith("volatile"):
+        lost = "keys that expire" + (": the lease, locks, what is known of calls" if server.is_store else "")
     remedy = "CONFIG SET maxmemory-policy noeviction, and in the server's configuration"
     if memory.maximum == 0:
-        return warning(f"{found}: once somebody sets maxmemory, {lost} can be thrown away", remedy)
-    return failure(f"{found}: {lost} can be thrown away", remedy)
+        return warning(f"{found}; once somebody sets maxmemory, it can throw away {lost}", remedy)
+    return failure(f"{found}; it can throw away {lost}", remedy)
 
 
 def memory_use(server: Server, facts: Facts) -> Finding:  # noqa: ARG001
@@ -204,8 +204,7 @@ def persistence(server: Server, facts: Facts) -> Finding:
         return failure("; ".join(kept.problems), "look at the server's log and at its disk")
     remedy = "appendonly yes and appendfsync everysec"
     if not kept.append_only:
-        lost = "marks (entries begin anew), queues, locks, what is known of calls"
-        lost += ", and dead letters" if server.subject == "broker" or facts.is_atomic else ""
+        lost = _kept(server, facts)
         if kept.snapshots is None:
             return warning(
                 "no append-only file, and CONFIG is forbidden: if the server takes no snapshots, a restart "
@@ -246,10 +245,17 @@ def replication(server: Server, facts: Facts) -> Finding:  # noqa: ARG001
         )
     if about.minimum == 0:
         return warning(
-            f"{found}: after a failover two servers may accept writes, and slots be dispatched twice",
+            f"{found}: after a failover two servers may take writes for a while, and those of one are lost",
             "min-replicas-to-write 1 and a small min-replicas-max-lag",
         )
     return ok(found)
+
+
+def _kept(server: Server, facts: Facts) -> str:
+    """What is on this server, as one would miss it."""
+    ours = "marks (entries begin anew), epochs, locks, what is known of calls" if server.is_store else ""
+    messages = "queues, dead letters" if facts.is_atomic or not server.is_store else "the outbox"
+    return ", ".join(filter(None, (ours, messages)))
 
 
 def _ms(seconds: float) -> str:

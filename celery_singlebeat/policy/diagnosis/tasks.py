@@ -46,7 +46,7 @@ def lock_ttl(facts: Facts) -> Finding | None:
     ttls = {task.name: task.lock_ttl for task in facts.tasks if task.exclusive and task.lock_ttl is not None}
     if not ttls:
         return None
-    trips = [trip for server in facts.servers if server.subject == "store" for trip in server.round_trips]
+    trips = [trip for server in facts.servers if server.is_store for trip in server.round_trips]
     least = max(SHORTEST_LOCK, _RENEWALS * max(trips, default=0.0))
     short = sorted(f"{name} ({ttl:g} s)" for name, ttl in ttls.items() if ttl < least)
     if short:
