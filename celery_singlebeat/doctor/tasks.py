@@ -51,7 +51,7 @@ def _read(app: Celery, task: Any, settings: Settings) -> TaskFacts:
     return TaskFacts(
         **about,
         is_ours=True,
-        longest_wait=_own_wait(task, rules) if in_broker else 0.0,
+        longest_wait=max(_conflict_wait(rules), _own_wait(task, rules) if in_broker else 0.0),
         exclusive=rules.exclusive,
         lock_ttl=rules.lock_ttl,
         on_conflict=rules.on_conflict,
@@ -65,6 +65,12 @@ def _own_wait(task: Any, rules: TaskRules) -> float:
     if rules.backoff is not None:
         return backoff.longest(task.max_retries, rules.backoff)
     return 0.0 if task.max_retries == 0 else float(task.default_retry_delay)
+
+
+def _conflict_wait(rules: TaskRules) -> float:
+    """What a call waits for its lock, or for a store that does not answer."""
+    waits = [rules.conflict_wait] if rules.on_conflict not in ("skip", "fail") else []
+    return max([*waits, rules.conflict_countdown if rules.on_lock_error == "retry" else 0.0])
 
 
 def _plain_wait(task: Any) -> float:

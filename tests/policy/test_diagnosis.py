@@ -289,8 +289,6 @@ def only(task, **changes):
         ("backoff", WARN, "shop.sync (3601 s)", only(OURS, longest_wait=3601)),
         ("backoff", BAD, "shop.plain (3601 s)", only(PLAIN, longest_wait=3601)),
         ("backoff", WARN, "shop.plain (3601 s)", {**broker(RABBIT), **only(PLAIN, longest_wait=3601)}),
-        ("backoff", WARN, "shop.sync (4000 s)", only(OURS, on_conflict="retry", conflict_countdown=4000)),
-        ("backoff", WELL, "above every wait", only(OURS, on_conflict="skip", conflict_countdown=4000)),
         ("backoff", WARN, "entry nightly (7200 s)", {"countdowns": {"nightly": 7200.0}}),
         ("backoff", None, "", {**broker(holds_waiting=False), **only(OURS, longest_wait=3601)}),
         ("backoff", None, "", broker(redelivers_after=None)),

@@ -87,11 +87,6 @@ def waits(facts: Facts) -> Finding | None:
     if after is None or not broker.holds_waiting:
         return None
     long = {task.name: task.longest_wait for task in facts.tasks if task.longest_wait > after}
-    long |= {
-        task.name: max(task.conflict_countdown, long.get(task.name, 0.0))
-        for task in facts.tasks
-        if task.on_conflict == "retry" and task.conflict_countdown > after
-    }
     entries = {f"entry {name}": wait for name, wait in facts.countdowns.items() if wait > after}
     if not long and not entries:
         return ok(f"{_told(broker)} is above every wait")
