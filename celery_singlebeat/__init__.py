@@ -22,6 +22,7 @@ from celery_singlebeat.errors import (
     DeadLetterError,
     Deposed,
     EntryError,
+    EntryNotFound,
     LeaseError,
     LetterNotFound,
     LockConflict,
@@ -39,6 +40,7 @@ from celery_singlebeat.errors import (
 if TYPE_CHECKING:
     from celery_singlebeat.beat.leadership import Leadership
     from celery_singlebeat.beat.mixin import SingleBeatMixin
+    from celery_singlebeat.beat.schedule import Schedule
     from celery_singlebeat.beat.scheduler import SingleBeatScheduler
     from celery_singlebeat.task.base import SingleBeatTask
     from celery_singlebeat.task.conflicts import was_skipped
@@ -52,6 +54,7 @@ __all__ = [
     "DeadLetters",
     "Deposed",
     "EntryError",
+    "EntryNotFound",
     "Leadership",
     "LeaseError",
     "LetterNotFound",
@@ -63,6 +66,7 @@ __all__ = [
     "NotLeader",
     "ReplayRefused",
     "ResignRefused",
+    "Schedule",
     "SettingsError",
     "SingleBeatError",
     "SingleBeatMixin",
@@ -77,6 +81,7 @@ __all__ = [
 #: package for every `celery` command, so they are imported when they are asked for.
 _ROOMS = {
     "Leadership": "beat.leadership",
+    "Schedule": "beat.schedule",
     "SingleBeatMixin": "beat.mixin",
     "SingleBeatScheduler": "beat.scheduler",
     "SingleBeatTask": "task.base",

@@ -58,6 +58,19 @@ class EntryError(SingleBeatError, ValueError):
         return f"entry {self.entry!r}: {self.problem}"
 
 
+class EntryNotFound(SingleBeatError, LookupError):
+    """The schedule has no entry `entry`; `nearest` is the nearest name that it has, or ""."""
+
+    def __init__(self, entry: str, nearest: str = "") -> None:
+        super().__init__(entry, nearest)
+        self.entry = entry
+        self.nearest = nearest
+
+    def __str__(self) -> str:
+        hint = f"did you mean {self.nearest!r}?" if self.nearest else "see `schedule list`"
+        return f"the schedule has no entry {self.entry!r}; {hint}"
+
+
 class StoreUnavailable(SingleBeatError):
     """The store did not answer `operation`, so nobody knows whether it happened."""
 

@@ -45,7 +45,9 @@ class SlotDispatched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotSkipped:
-    """A slot got the verdict not to run. `reason`: superseded, skip, grace, limit, error."""
+    """A slot got the verdict not to run. `reason`: superseded, skip, grace, limit,
+    paused, overlap, error.
+    """
 
     entry: str
     slot: datetime

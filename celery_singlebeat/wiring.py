@@ -26,7 +26,10 @@ from celery_singlebeat.store.ports import BeatStore
 from celery_singlebeat.store.redis_beat import RedisBeatStore
 from celery_singlebeat.store.redis_letters import RedisLetterStore
 from celery_singlebeat.store.redis_locks import RedisLockStore
+from celery_singlebeat.store.redis_schedule import RedisScheduleStore
 from celery_singlebeat.store.redis_server import RedisServerStore
+from celery_singlebeat.store.schedule_ports import ScheduleStore
+from celery_singlebeat.store.scripts import Scripts
 from celery_singlebeat.store.server_ports import ServerStore
 
 T = TypeVar("T")
@@ -137,6 +140,16 @@ class Wiring:
         if self.in_memory:
             return self.shared(MemoryBeatStore, lambda: MemoryBeatStore(self.clock))
         return RedisBeatStore(lambda hasty: self.redis(hasty=hasty), self.keys)
+
+    def schedule_store(self) -> ScheduleStore:
+        """The store of the dynamic schedule: one client for this process, whoever asks."""
+        return self._schedule
+
+    @cached_property
+    def _schedule(self) -> ScheduleStore:
+        if self.in_memory:
+            return self.beat_store().schedule
+        return RedisScheduleStore(Scripts(self.redis()), self.keys)
 
     def lock_store(self) -> LockStore:
         """The store of task locks: one client for this process, whoever asks."""

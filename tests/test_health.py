@@ -34,7 +34,7 @@ def judge(*reports, lives=None, host="here"):
 
 
 def overview(*reports):
-    return Overview(time=NOW, leader=None, nodes=reports, counters={}, marks={}, outbox=0)
+    return Overview(time=NOW, leader=None, nodes=reports, counters={}, paused=(), outbox=0)
 
 
 @pytest.mark.parametrize(

@@ -18,16 +18,17 @@ from typing import Any
 
 from kombu.exceptions import OperationalError
 
+from celery_singlebeat.beat.calls import call_of
+from celery_singlebeat.beat.dynamic import Dynamic
 from celery_singlebeat.beat.elector import Elector
 from celery_singlebeat.beat.lines import PLAUSIBLE, Agenda, Line
 from celery_singlebeat.beat.publishing import Tray, collected
-from celery_singlebeat.beat.timetables import twin
 from celery_singlebeat.clock import Clock
 from celery_singlebeat.errors import Deposed, StoreUnavailable
 from celery_singlebeat.events import Listener, SlotDispatched, SlotRefused, SlotSkipped
-from celery_singlebeat.moments import Monotonic, iso, later, whole
+from celery_singlebeat.moments import Monotonic, later, whole
 from celery_singlebeat.policy.leases import Grant
-from celery_singlebeat.policy.slots import Dispatch, Skip, judge, task_id
+from celery_singlebeat.policy.slots import Dispatch, Skip, Verdict, judge
 from celery_singlebeat.store.ports import Claim, Keep, Memory, Outcome, SlotStore, record_id
 
 logger = logging.getLogger(__name__)
@@ -37,6 +38,10 @@ BATCH_LINES, BATCH_SIZE = 200, 2_000_000
 #: Seconds until a line is looked at again that the store called early, or whose message failed for
 #: reasons that pass.
 EARLY, TRY_AGAIN = 0.01, 1.0
+#: Seconds until a line is looked at again whose newest run goes on.
+BUSY_AGAIN = 0.5
+#: What the store did nothing about, and seconds until its line is looked at again; None: after a new read.
+_UNDONE = {"early": EARLY, "changed": EARLY, "busy": BUSY_AGAIN, "forgotten": None}
 #: Most skipped slots of one line that are told one by one.
 MOST_TOLD = 20
 
@@ -66,6 +71,7 @@ class Dispatcher:
         kept: Callable[[Sequence[tuple[str, str]]], None],
         drain: Callable[[], None],
         pulse: Callable[[], None],
+        changes: Dynamic,
         clock: Clock,
         patience: float,
     ) -> None:
@@ -78,6 +84,7 @@ class Dispatcher:
         self._kept = kept
         self._drain = drain
         self._pulse = pulse
+        self._changes = changes
         self._clock = clock
         self._patience = patience
         self._adopted: Grant | None = None
@@ -94,12 +101,16 @@ class Dispatcher:
         self._adopted = None
         self._unanswered = []
 
+    def is_current(self, grant: Grant) -> bool:
+        """Whether the schedule was taken over under this grant, and the store was never silent since."""
+        return self._adopted == grant and self._silences == self._elector.silences
+
     def adopt(self, grant: Grant) -> None:
         """Take over the schedule under a new grant, or look again after the store was silent.
 
         Raises `StoreUnavailable` or `Deposed`.
         """
-        if self._adopted == grant and self._silences == self._elector.silences:
+        if self.is_current(grant):
             return
         if self._adopted != grant:
             self._unanswered = []
@@ -162,14 +173,17 @@ class Dispatcher:
             return None
         parcel = Parcel(line)
         missed = omitted
-        for verdict in judge(due, now=now, rules=line.rules.missed):
+        for verdict in self._verdicts(line, due, now):
             if isinstance(verdict, Skip):
                 parcel.skipped.append(verdict)
                 missed += 1
                 continue
             tray, call_id = self._collect(line, verdict, grant)
             if tray.error is None:
-                parcel.claims.append(Claim(line.name, verdict.slot, tray.sealed(), missed, line.mark))
+                overlap = "" if line.rules.overlap == "allow" else line.rules.overlap
+                writes = tray.sealed()
+                claim = Claim(line.name, verdict.slot, writes, missed, line.mark, overlap, call_id)
+                parcel.claims.append(claim)
                 parcel.ids.append(call_id)
                 missed = 0
                 if self._clock.monotonic() > until:
@@ -186,20 +200,23 @@ class Dispatcher:
             parcel.ids.append("")
         return parcel
 
+    def _verdicts(self, line: Line, due: Sequence[datetime], now: datetime) -> list[Verdict]:
+        pause = self._agenda.pauses.get(line.name)
+        paused = [slot for slot in due if pause is not None and pause.covers(slot)]
+        others = [slot for slot in due if slot not in paused] if paused else due
+        verdicts = judge(others, now=now, rules=line.rules.missed, delay=line.delay)
+        if not paused:
+            return verdicts
+        skipped = [Skip(slot, "paused") for slot in paused]
+        return sorted([*verdicts, *skipped], key=lambda verdict: verdict.slot)
+
     def _collect(self, line: Line, verdict: Dispatch, grant: Grant) -> tuple[Tray, str]:
         """Let Celery make the message of a slot, and keep it."""
-        options = dict(line.entry.options or {})
-        call_id = str(options.get("task_id") or task_id(self._prefix, line.name, verdict.slot))
-        options["task_id"] = call_id
-        options["headers"] = {
-            **(options.get("headers") or {}),
-            "singlebeat_entry": line.name,
-            "singlebeat_slot": iso(verdict.slot),
-            "singlebeat_epoch": grant.epoch,
-            "singlebeat_trigger": "schedule",
-        }
+        entry, call_id = call_of(
+            line, verdict.slot, prefix=self._prefix, epoch=grant.epoch, trigger="schedule"
+        )
         with collected() as tray:
-            self._send(twin(line.entry, options=options))
+            self._send(entry)
         return tray, call_id
 
     # -- emit -----------------------------------------------------------------------------------
@@ -209,7 +226,7 @@ class Dispatcher:
         claims = [claim for parcel in parcels for claim in parcel.claims]
         self._elector.term()
         try:
-            now, outcomes = self._store.emit(grant, claims)
+            now, outcomes = self._store.emit(grant, claims, cursor=self._changes.cursor)
         except StoreUnavailable as error:
             logger.debug("emission unanswered, the marks will tell: %s", error)
             self._elector.silences += 1
@@ -240,14 +257,19 @@ class Dispatcher:
         for parcel in parcels:
             mark = memory.marks.get(parcel.line.name)
             for claim, call_id in zip(parcel.claims, parcel.ids, strict=True):
-                if call_id and mark is not None and claim.slot <= mark:
-                    self._dispatched(claim, call_id, grant, self._elector.due_now())
+                # Of a slot that must not overlap, the mark does not tell whether it was dispatched.
+                if call_id and mark is not None and claim.slot <= mark and not claim.overlap:
+                    self._dispatched(parcel.line, claim, grant, self._elector.due_now())
 
-    def _dispatched(self, claim: Claim, call_id: str, grant: Grant, now: datetime) -> None:
-        lateness = max(0.0, (now - claim.slot).total_seconds())
+    def _dispatched(self, line: Line, claim: Claim, grant: Grant, now: datetime) -> None:
+        lateness = max(0.0, (now - claim.slot - line.delay(claim.slot)).total_seconds())
         self._tell(
             SlotDispatched(
-                entry=claim.entry, slot=claim.slot, epoch=grant.epoch, lateness=lateness, task_id=call_id
+                entry=claim.entry,
+                slot=claim.slot,
+                epoch=grant.epoch,
+                lateness=lateness,
+                task_id=claim.task_id,
             )
         )
 
@@ -262,27 +284,36 @@ class Dispatcher:
         line = parcel.line
         again: datetime | None = None
         for claim, call_id, outcome in zip(parcel.claims, parcel.ids, outcomes, strict=True):
-            if outcome.kind == "early":
-                self._refused(claim, grant.epoch, "early")
-                again = now + timedelta(seconds=EARLY)
-                break
-            if outcome.kind == "forgotten":
+            if outcome.kind in _UNDONE:
+                wait = _UNDONE[outcome.kind]
+                again = None if wait is None else now + timedelta(seconds=wait)
+                if outcome.kind == "early":
+                    self._refused(claim, grant.epoch, "early")
+                elif outcome.kind == "changed":
+                    self._changes.tell()
                 break
             line.mark = claim.slot
             line.last = max(line.last or claim.slot, claim.slot)
-            if outcome.kind == "error":
+            if outcome.kind == "overlap":
+                parcel.skipped.append(Skip(claim.slot, "overlap"))
+            elif outcome.kind == "error":
                 logger.error("entry %r: its queue refused the message: %s", line.name, outcome.text)
                 self._refused(claim, grant.epoch, "error")
             elif call_id:
-                self._dispatched(claim, call_id, grant, now)
-                kept = [write.payload for write in claim.writes if isinstance(write, Keep)]
-                if kept and outcome.kind == "sent":
-                    records.append((record_id(claim), kept[-1]))
-                elif kept:
-                    self._drain()
+                self._dispatched(line, claim, grant, now)
+                records += self._kept_of(claim, outcome)
         for skip in parcel.skipped[-MOST_TOLD:]:
             self._tell(SlotSkipped(entry=line.name, slot=skip.slot, epoch=grant.epoch, reason=skip.reason))
         self._agenda.put(line, at=again)
+
+    def _kept_of(self, claim: Claim, outcome: Outcome) -> list[tuple[str, str]]:
+        """The outbox record that this node has to publish now."""
+        kept = [write.payload for write in claim.writes if isinstance(write, Keep)]
+        if kept and outcome.kind == "sent":
+            return [(record_id(claim), kept[-1])]
+        if kept:
+            self._drain()
+        return []
 
     def _refused(self, claim: Claim, epoch: int, reason: str) -> None:
         self._tell(SlotRefused(entry=claim.entry, slot=claim.slot, epoch=epoch, reason=reason))

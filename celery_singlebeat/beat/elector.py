@@ -30,7 +30,7 @@ from celery_singlebeat.events import (
 from celery_singlebeat.moments import Monotonic, later
 from celery_singlebeat.policy.clocks import Offset, combine, disagreement, due_clock, sample
 from celery_singlebeat.policy.leases import Grant, Term, begin_term
-from celery_singlebeat.store.ports import Candidate, LeaseStore, Won
+from celery_singlebeat.store.ports import Candidate, LeaseStore, Overdue, Won
 
 #: Seconds between two bids of a standby; and until it looks again when the leader seems gone.
 POLL, CONFIRM = 0.1, 0.05
@@ -91,7 +91,7 @@ class Elector:
         #: How often the store gave no answer: whatever was read from it before may not hold after.
         self.silences = 0
         #: Slots that the tick loop of a standby believes undispatched.
-        self.overdue: Mapping[str, datetime] = {}
+        self.overdue: Mapping[str, Overdue] = {}
         #: Marks that bids brought for overdue entries, for the tick loop to take.
         self.marks_seen: deque[Mapping[str, datetime | None]] = deque(maxlen=100)
 
@@ -221,7 +221,9 @@ class Elector:
     def _renew(self, term: Term, listens: bool) -> float:
         asked_at, emitted = self._clock.monotonic(), self.emitted
         try:
-            answer = self._store.renew(term.grant, ttl=self._timing.ttl, listens=listens)
+            answer = self._store.renew(
+                term.grant, ttl=self._timing.ttl, listens=listens, schedule=self._candidate.schedule
+            )
         except StoreUnavailable as error:
             if not term.is_trusted(self._clock.monotonic()):
                 self._give_up(term, "expired")

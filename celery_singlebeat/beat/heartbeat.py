@@ -49,9 +49,11 @@ class Heartbeat:
         pulse: Pulse,
         report: Callable[[], NodeReport],
         *,
+        hear: Callable[[str], None],
         clock: Clock,
     ) -> None:
         self._elector = elector
+        self._hear = hear
         self._make_ears = ears
         self._nodes = nodes
         self._pulse = pulse
@@ -116,7 +118,7 @@ class Heartbeat:
         if self._ears is None:
             threading.Event().wait(seconds)
         if event is not None:
-            self._elector.hear(event)
+            self._hear(event)
 
     def _hang_up(self) -> None:
         ears, self._ears = self._ears, None

@@ -61,7 +61,7 @@ class Leadership:
                 for report in standbys(overview, lease_ttl=self._wiring.settings.lease_ttl)
             ],
             "entries": max((report.entries for report in talking), default=0),
-            "paused": [],
+            "paused": list(overview.paused),
             "faulty": sorted({name for report in talking for name in report.faulty}),
             "overdue": sorted({name for report in talking for name in report.overdue}),
             "locks": len(self._wiring.lock_store().locks()),

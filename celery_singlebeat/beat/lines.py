@@ -15,6 +15,8 @@ from celery_singlebeat.beat.timetables import Interval, Live, Timetable
 from celery_singlebeat.beat.windows import Window, timetable_of
 from celery_singlebeat.events import EntryParked, Listener
 from celery_singlebeat.policy.entries import EntryRules
+from celery_singlebeat.policy.jitter import delay
+from celery_singlebeat.policy.pauses import Pause
 from celery_singlebeat.store.ports import Enrolment, Memory
 
 logger = logging.getLogger(__name__)
@@ -32,7 +34,8 @@ class Line:
     """One entry: Celery's object, its rules, and where it stands.
 
     `mark` is its newest slot with a verdict, as far as this node knows; `last` is that, or the anchor if
-    that is later; `next` its next slot, or for a live schedule the moment to ask again.
+    that is later; `next` its next slot, or for a live schedule the moment to ask again; `opens` is when that
+    slot may go out: later by its jitter. `since` is that of a dynamic entry's record.
     """
 
     name: str
@@ -45,22 +48,45 @@ class Line:
     mark: datetime | None = None
     next: datetime | None = None
     runs: int = 0  # where the count begins, if the store has none
+    opens: datetime | None = None
+    since: datetime | None = None
     ticket: int = 0  # of its newest place in the agenda; older places do not count
+    _planned: tuple[datetime, datetime] | None = None  # from which `next` follows
 
-    def stand_at(self, anchor: datetime, mark: datetime | None) -> None:
-        """Take over what the store remembers of this entry."""
+    @property
+    def is_watched(self) -> bool:
+        """Whether a slot that stays undispatched says something about the leader."""
+        return self.timetable.is_predictable and self.rules.overlap != "queue"
+
+    def stand_at(self, anchor: datetime, mark: datetime | None, floor: datetime | None = None) -> None:
+        """Take over what the store remembers of this entry; no slot up to `floor` is due any more."""
         self.anchor = anchor
         self.mark = mark
-        self.last = anchor if mark is None or mark < anchor else mark
+        self.last = max(moment for moment in (anchor, mark, floor) if moment is not None)
 
     def plan(self) -> datetime | None:
-        """Work out the next slot; whatever the user's schedule object raises goes through."""
+        """Work out the next slot, and when it opens; whatever the user's schedule object raises goes
+        through.
+        """
         if self.anchor is None or self.last is None:
             raise LookupError(f"line {self.name!r} does not know where it stands")
-        asked_for = self.next if isinstance(self.timetable, Live) else None
-        if asked_for is None or asked_for <= self.last:
+        stands = (self.anchor, self.last)
+        if isinstance(self.timetable, Live):
+            is_known = self.next is not None and self.next > self.last
+        else:
+            is_known = self._planned == stands
+        if not is_known:
             self.next = self.timetable.after(self.last, anchor=self.anchor)
-        return self.next
+            self.opens = None if self.next is None else self.next + self.delay(self.next)
+            self._planned = stands
+        return self.opens
+
+    def delay(self, slot: datetime) -> timedelta:
+        """How long after its slot a message goes out."""
+        if not self.rules.jitter or isinstance(self.timetable, Live):
+            return timedelta(0)
+        following = self.timetable.after(slot, anchor=self.anchor or slot)
+        return delay(self.name, slot, jitter=self.rules.jitter, following=following)
 
     def due(self, now: datetime) -> tuple[list[datetime], int]:
         """The newest `MOST_DUE` slots up to `now`, oldest first; and how many older ones there are.
@@ -82,11 +108,14 @@ class Line:
             if seen == MOST_COUNTED and not leapt:
                 slot = max(slot, now - (slots[-1] - slots[0]))
             slot = self.timetable.after(slot, anchor=anchor)
-        return list(slots), seen - len(slots)
+        older = seen - len(slots)
+        if slots and slots[-1] + self.delay(slots[-1]) > now:
+            slots.pop()
+        return list(slots), older
 
     def _live(self, live: Live, now: datetime) -> list[datetime]:
         due, wait = live.is_due(self.last or now)
-        self.next = now + timedelta(seconds=min(max(wait, 0.02), ASK_AGAIN))
+        self.next = self.opens = now + timedelta(seconds=min(max(wait, 0.02), ASK_AGAIN))
         return [now] if due else []
 
 
@@ -109,8 +138,11 @@ class Agenda:
         self._heap: list[tuple[datetime, int, Line]] = []
         self._turn = 0
         self._put_off: dict[str, Line] = {}  # lines that wait although their slot is due
+        self._digest = 0
         #: Entries that cannot work, and why.
         self.parked: dict[str, str] = {}
+        #: Entries that are paused, or were.
+        self.pauses: dict[str, Pause] = {}
 
     def __len__(self) -> int:
         return len(self._lines)
@@ -128,17 +160,44 @@ class Agenda:
         self._lines = {}
         self._heap = []
         self._put_off = {}
+        self._digest = 0
         for name in [name for name in self.parked if name not in parked]:
             del self.parked[name]
         for name, problem in parked.items():
             self.park(name, problem)
         for line in lines:
-            known = before.get(line.name)
-            if known is not None and known.rule == line.rule and known.anchor is not None:
-                line.anchor, line.last = known.anchor, known.last
-            self._lines[line.name] = line
-            if line.anchor is not None:
-                self.put(line)
+            self._set(line, before.get(line.name))
+
+    def change(self, lines: Iterable[Line], gone: Iterable[str], parked: Mapping[str, str]) -> list[Line]:
+        """Replace some lines; returns those that do not know where they stand."""
+        for name in gone:
+            self._drop(name)
+            self.parked.pop(name, None)
+        for name, problem in parked.items():
+            self._drop(name)
+            self.park(name, problem)
+        new = list(lines)
+        for line in new:
+            self.parked.pop(line.name, None)
+            self._set(line, self._drop(line.name))
+        return [line for line in new if line.anchor is None]
+
+    def _set(self, line: Line, before: Line | None) -> None:
+        same = before is not None and (before.rule, before.since) == (line.rule, line.since)
+        if before is not None and same and before.anchor is not None:
+            line.anchor, line.last, line.mark = before.anchor, before.last, before.mark
+        self._lines[line.name] = line
+        self._digest ^= _fingerprint(line)
+        if line.anchor is not None:
+            self.put(line)
+
+    def _drop(self, name: str) -> Line | None:
+        line = self._lines.pop(name, None)
+        if line is not None:
+            line.ticket = 0
+            self._put_off.pop(name, None)
+            self._digest ^= _fingerprint(line)
+        return line
 
     def park(self, name: str, problem: str) -> None:
         """Leave an entry out and say so, once for each problem."""
@@ -152,13 +211,21 @@ class Agenda:
         """
         self._heap = []
         self._put_off = {}
+        return self.seat(self._lines.values(), memory)
+
+    def seat(self, lines: Iterable[Line], memory: Memory) -> list[Line]:
+        """`settle` for these lines only."""
         unknown = []
         unreadable, tomorrow = set(memory.unreadable), self._now() + PLAUSIBLE
-        for line in self._lines.values():
+        for line in lines:
             enrolment, mark = memory.entries.get(line.name), memory.marks.get(line.name)
             damaged = line.name in unreadable or (mark is not None and mark > tomorrow)
             if damaged:
                 logger.warning("entry %r: its stored state cannot be read, it starts from now", line.name)
+            if line.since is not None and not damaged:
+                line.stand_at(line.since, mark, enrolment.anchor if enrolment else None)
+                self.put(line)
+                continue
             if damaged or enrolment is None or enrolment.rule != line.rule:
                 if damaged or enrolment is not None:
                     line.anchor = line.last = None
@@ -192,7 +259,7 @@ class Agenda:
                 if line.name in self.parked:
                     del self.parked[line.name]
         if line.rules.enabled:
-            if line.next is not None and line.next < at:
+            if line.opens is not None and line.opens < at:
                 self._put_off[line.name] = line
             else:
                 self._put_off.pop(line.name, None)
@@ -230,16 +297,16 @@ class Agenda:
         return tuple(
             name
             for name, line in waiting.items()
-            if line.next is not None
-            and line.next < moment
-            and line.timetable.is_predictable
-            and name not in self.parked
+            if line.opens is not None and line.opens < moment and line.is_watched and name not in self.parked
         )[:most]
 
     def digest(self) -> str:
-        """A hash of the whole schedule: nodes that have the same one may judge each other."""
-        known = hashlib.sha256()
-        for name in sorted(self._lines):
-            line = self._lines[name]
-            known.update(f"{name}\0{line.rule}\0{line.rules.enabled}\n".encode())
-        return known.hexdigest()[:16]
+        """A hash of the static schedule: nodes that have the same one may judge each other."""
+        return f"{self._digest:016x}"
+
+
+def _fingerprint(line: Line) -> int:
+    if line.since is not None:
+        return 0
+    text = f"{line.name}\0{line.rule}\0{line.rules.jitter}\0{line.rules.overlap}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")

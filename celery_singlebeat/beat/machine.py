@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from celery_singlebeat.beat.dispatcher import Dispatcher
+from celery_singlebeat.beat.dynamic import Dynamic
 from celery_singlebeat.beat.elector import Elector, Timing
 from celery_singlebeat.beat.heartbeat import Heartbeat, Pulse
 from celery_singlebeat.beat.lines import Agenda, Line
@@ -22,6 +23,7 @@ from celery_singlebeat.errors import Deposed, NotLeader, StoreUnavailable
 from celery_singlebeat.events import Listener
 from celery_singlebeat.health import birth
 from celery_singlebeat.store.ports import Candidate, NodeReport
+from celery_singlebeat.store.schedule_ports import Record
 from celery_singlebeat.wiring import Wiring
 
 #: Longest sleeps between two ticks, in seconds, for a standby and for a leader.
@@ -36,10 +38,18 @@ class Machine:
     """Elector, heartbeat, agenda, watch, dispatcher and publisher of one process.
 
     `send` makes the message of an entry through Celery; `atomic` says that it goes out with its claim;
-    `tell` hears what happens.
+    `make` builds the line of a dynamic entry, or raises `EntryError`; `tell` hears what happens.
     """
 
-    def __init__(self, wiring: Wiring, *, send: Callable[[Any], None], atomic: bool, tell: Listener) -> None:
+    def __init__(
+        self,
+        wiring: Wiring,
+        *,
+        send: Callable[[Any], None],
+        atomic: bool,
+        make: Callable[[str, Record], Line],
+        tell: Listener,
+    ) -> None:
         settings, clock = wiring.settings, wiring.clock
         self._node = settings.node
         self._grace = settings.takeover_grace
@@ -57,6 +67,8 @@ class Machine:
             place=wiring.place,
         )
         self.agenda = Agenda(tell, self.elector.due_now)
+        self.dynamic = Dynamic(self._store.schedule, make, clock)
+        self._static: frozenset[str] = frozenset()
         self._pulse = Pulse(clock, patience=settings.lease_ttl)
         self._watch = Watch(
             self.agenda, self._store, self.elector, grace=settings.takeover_grace, clock=clock
@@ -80,16 +92,26 @@ class Machine:
             kept=self._publisher.send,
             drain=(lambda: None) if atomic else self._publisher.drain,
             pulse=self._pulse.beat,
+            changes=self.dynamic,
             clock=clock,
             patience=settings.takeover_grace / 3,
         )
         self._heartbeat = Heartbeat(
-            self.elector, self._store.ears, self._store, self._pulse, self._report, clock=clock
+            self.elector,
+            self._store.ears,
+            self._store,
+            self._pulse,
+            self._report,
+            hear=self._hear,
+            clock=clock,
         )
 
     def fill(self, lines: Iterable[Line], parked: Mapping[str, str]) -> None:
-        """Take another schedule."""
-        self.agenda.fill(lines, parked)
+        """Take another static schedule."""
+        static = list(lines)
+        self._static = frozenset((*(line.name for line in static), *parked))
+        dynamic = self.dynamic.lines(self._static)
+        self.agenda.fill((*static, *dynamic), {**self.dynamic.parked(self._static), **parked})
         self.elector.describe(self.agenda.digest())
         self._watch.start_over()
         self.dispatcher.forget()
@@ -118,6 +140,25 @@ class Machine:
         except StoreUnavailable:
             pass  # it will see that we are gone
 
+    def _hear(self, event: str) -> None:
+        self.elector.hear(event)
+        if event == "changed":
+            self.dynamic.tell()
+
+    def _read_changes(self) -> None:
+        """Take in what changed in the dynamic schedule; raises `StoreUnavailable`."""
+        update = self.dynamic.turn(self._pulse.beat)
+        self.agenda.pauses = self.dynamic.pauses
+        if not update:
+            return
+        lines = [line for line in update.lines if line.name not in self._static]
+        gone = [name for name in update.gone if name not in self._static]
+        parked = {name: problem for name, problem in update.parked.items() if name not in self._static}
+        self._watch.forget((*gone, *parked, *(line.name for line in lines)))
+        strangers = self.agenda.change(lines, gone, parked)
+        if strangers and self.agenda.seat(strangers, self._store.remember([line.name for line in strangers])):
+            self.dispatcher.forget()  # their stored state is damaged, and has to be written anew
+
     def _may_lead(self) -> bool:
         try:
             self.elector.term()
@@ -133,6 +174,9 @@ class Machine:
         self._has_led = True
         try:
             with nobody_waits_for_results():
+                if not self.dispatcher.is_current(grant):
+                    self.dynamic.tell()
+                self._read_changes()
                 self.dispatcher.adopt(grant)
                 self.dispatcher.turn(grant)
         except Deposed:
@@ -154,6 +198,11 @@ class Machine:
             self._has_led = False
             self.dispatcher.forget()
             self._watch.start_over()
+        if self.elector.has_heard_the_store:
+            try:
+                self._read_changes()
+            except StoreUnavailable:
+                return STANDBY_NAP
         self._watch.turn()
         return STANDBY_NAP
 
@@ -165,7 +214,7 @@ class Machine:
             overdue = self.agenda.overdue(moment, MOST_OVERDUE)
         else:
             waiting = self.elector.overdue.items()
-            overdue = tuple(name for name, slot in waiting if slot < moment)[:MOST_OVERDUE]
+            overdue = tuple(name for name, late in waiting if late.slot < moment)[:MOST_OVERDUE]
         return NodeReport(
             node=self._node,
             host=socket.gethostname(),

@@ -19,13 +19,15 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Mapping
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from celery.beat import Scheduler
+from celery.beat import ScheduleEntry, Scheduler
 from kombu import Connection
 from typing_extensions import override
 
+from celery_singlebeat.beat import records
 from celery_singlebeat.beat.lines import Line, make_line
 from celery_singlebeat.beat.machine import STANDBY_NAP, Machine
 from celery_singlebeat.beat.publishing import (
@@ -41,6 +43,7 @@ from celery_singlebeat.events import Event, SlotDispatched
 from celery_singlebeat.moments import Monotonic, later
 from celery_singlebeat.policy.entries import EntryRules, check_schedule, read_rules, split
 from celery_singlebeat.policy.slots import Misfire, MissedRules
+from celery_singlebeat.store.schedule_ports import Record
 from celery_singlebeat.wiring import wire
 
 if TYPE_CHECKING:
@@ -158,14 +161,51 @@ class SingleBeatMixin(_Base):
         return schedule
 
     def _fill(self, machine: Machine, schedule: Mapping[str, Any]) -> None:
-        lines, parked = [], dict(self._faults)
+        lines, parked = self._lines(schedule)
+        machine.fill(lines.values(), parked)
+
+    def _lines(self, schedule: Mapping[str, Any]) -> tuple[dict[str, Line], dict[str, str]]:
+        lines: dict[str, Line] = {}
+        parked = dict(self._faults)
         for name, entry in schedule.items():
             rules = self._rules.get(name) or EntryRules(missed=self._defaults)
             try:
-                lines.append(make_line(name, entry, rules))
-            except Exception as error:
-                parked[name] = f"its schedule raises {type(error).__name__}: {error}"
-        machine.fill(lines, parked)
+                lines[name] = self._line(name, entry, rules)
+            except EntryError as error:
+                parked[name] = error.problem
+        return lines, parked
+
+    def _line(self, name: str, entry: Any, rules: EntryRules) -> Line:
+        task = self.app.tasks.get(entry.task) if rules.overlap != "allow" else None
+        if task is not None and not getattr(task, "_tells_its_end", False):
+            raise EntryError(
+                name,
+                f"overlap={rules.overlap!r} needs a task that tells its end: "
+                f"give {entry.task!r} base=SingleBeatTask",
+            )
+        try:
+            return make_line(name, entry, rules)
+        except Exception as error:
+            raise EntryError(name, f"its schedule raises {type(error).__name__}: {error}") from error
+
+    def outline(self) -> tuple[dict[str, Line], dict[str, str]]:
+        """The static schedule of a scheduler that was not started: its lines, and why others cannot work."""
+        if self._is_celerys("schedule"):
+            Scheduler.setup_schedule(self)
+        return self._lines(self.schedule)
+
+    def dynamic_line(self, name: str, text: str, *, since: datetime) -> Line:
+        """The line of a dynamic entry as it is stored; raises `EntryError`."""
+        theirs, ours = split(name, records.read(name, text))
+        check_schedule(name, theirs.get("schedule"))
+        rules = read_rules(name, ours, self._defaults)
+        try:
+            entry = ScheduleEntry(**dict(theirs, name=name, app=self.app))
+        except Exception as error:
+            raise EntryError(name, f"it cannot be built: {type(error).__name__}: {error}") from error
+        line = self._line(name, entry, rules)
+        line.since = since
+        return line
 
     # -- the loop -------------------------------------------------------------------------------
 
@@ -193,13 +233,15 @@ class SingleBeatMixin(_Base):
                 "belongs into a tick() that calls super(), in the class that begins with SingleBeatMixin",
                 type(self).__name__,
             )
-        return Machine(self._wiring, send=self._send, atomic=self._atomic, tell=self._hear)
+        return Machine(
+            self._wiring, send=self._send, atomic=self._atomic, make=self._make, tell=self._hear
+        )
 
     def _hear(self, event: Event) -> None:
         self._wiring.tell(event)
         if isinstance(event, SlotDispatched) and self._machine is not None:
             line = self._machine.agenda.line(event.entry)
-            if line is not None:
+            if line is not None and line.since is None:
                 self._note(line)
 
     def _note(self, line: Line) -> None:
@@ -230,6 +272,9 @@ class SingleBeatMixin(_Base):
         except Exception as error:  # where it is written is the user's
             self._has_history = True
             logger.warning("the history cannot be written: %s: %s", type(error).__name__, error)
+
+    def _make(self, name: str, record: Record) -> Line:
+        return self.dynamic_line(name, record.text, since=record.since)
 
     def _send(self, entry: Any) -> None:
         self.apply_entry(entry, producer=self.producer)

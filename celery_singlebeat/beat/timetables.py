@@ -8,6 +8,7 @@ T3  A crontab for every hour runs whenever the wall clock matches, in real minut
     the hour that is repeated.
 T4  Anything else is asked as stock beat asks it, `is_due` at the present moment, and its slot is the
     moment at which it said yes.
+T5  A schedule that names its slots by `slot_after` is asked by it, and may come to an end.
 
 The calendar of a crontab is in `celery_singlebeat.policy.calendars`; how changes of the clock are met is
 decided here.
@@ -182,6 +183,23 @@ class Solar:
         return None
 
 
+class Foreseen:
+    """A schedule that names its own slots, such as `celery_singlebeat.schedules.rrule` (T5)."""
+
+    is_predictable = True
+    ends = True
+
+    def __init__(self, asked: Any) -> None:
+        self._asked = asked
+
+    def after(self, moment: datetime, *, anchor: datetime) -> datetime | None:  # noqa: ARG002 - the protocol
+        slot: datetime | None = self._asked.slot_after(moment)
+        return slot
+
+    def rule(self) -> str:
+        return repr(self._asked)
+
+
 class Live:
     """A schedule that decides at the moment it is asked (T4)."""
 
@@ -216,6 +234,8 @@ def timetable(asked: Any, *, zone: tzinfo | None = None) -> Timetable:
     Raises `ValueError` for an interval that cannot be.
     """
     kind = type(asked)
+    if hasattr(asked, "slot_after"):
+        return Foreseen(asked)
     if _has_own_will(kind):
         return Live(asked)
     if issubclass(kind, crontab):

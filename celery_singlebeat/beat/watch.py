@@ -7,6 +7,7 @@ so the others are taken as dispatched until the next of theirs.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 
 from celery_singlebeat.beat.elector import Elector
@@ -14,7 +15,7 @@ from celery_singlebeat.beat.lines import ASK_AGAIN, Agenda, Line
 from celery_singlebeat.clock import Clock
 from celery_singlebeat.errors import StoreUnavailable
 from celery_singlebeat.moments import Monotonic
-from celery_singlebeat.store.ports import SlotStore
+from celery_singlebeat.store.ports import Overdue, SlotStore
 
 MOST_WATCHED = 50
 #: Seconds between two reads of the store while it does not know some entries.
@@ -42,6 +43,11 @@ class Watch:
         self._watched = {}
         self._elector.overdue = {}
 
+    def forget(self, names: Iterable[str]) -> None:
+        """Stop asking about entries that have changed or gone."""
+        for name in names:
+            self._watched.pop(name, None)
+
     def turn(self) -> None:
         """Take in what the last bids brought, and look for slots that are overdue."""
         self._read()
@@ -54,7 +60,7 @@ class Watch:
                     self._agenda.put(line)
         overdue_since = self._elector.due_now() - self._grace
         for line in self._agenda.take_due(overdue_since, 1000):
-            if not line.timetable.is_predictable:
+            if not line.is_watched:
                 self._agenda.put(line, at=overdue_since + timedelta(seconds=ASK_AGAIN))
             elif len(self._watched) < MOST_WATCHED:
                 self._watched[line.name] = line
@@ -62,7 +68,9 @@ class Watch:
                 line.last = line.next
                 self._agenda.put(line)
         self._elector.overdue = {
-            name: line.next for name, line in self._watched.items() if line.next is not None
+            name: Overdue(line.next, line.since)
+            for name, line in self._watched.items()
+            if line.next is not None
         }
 
     def _read(self) -> None:

@@ -24,6 +24,8 @@ CELERY_KEYS = frozenset(
 OWN_KEYS = frozenset(
     {"misfire", "misfire_grace", "catch_up_limit", "overlap", "jitter", "enabled", "timezone"}
 )
+#: What an entry may say of a run that still goes on when the next slot is due.
+OVERLAPS = ("allow", "skip", "queue")
 #: Slots are whole milliseconds, so no interval is shorter. Seconds.
 SHORTEST = 0.001
 #: Options of apply_async that people put one level too high.
@@ -46,6 +48,10 @@ class EntryRules:
     start: datetime | None = None
     end: datetime | None = None
     once: bool = False
+    #: Seconds over which the messages of its slots are spread.
+    jitter: float = 0.0
+    #: What to do with a slot while the run before goes on: "allow", "skip" or "queue".
+    overlap: str = "allow"
 
 
 def split(name: str, fields: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -103,20 +109,27 @@ def read_rules(name: str, ours: Mapping[str, Any], defaults: MissedRules) -> Ent
         missed = replace(missed, grace=None if grace is None else _number(name, "misfire_grace", grace))
     if "catch_up_limit" in ours:
         missed = replace(missed, limit=int(_number(name, "catch_up_limit", ours["catch_up_limit"])))
-    if ours.get("overlap", "allow") != "allow":
-        raise EntryError(
-            name,
-            f"overlap={ours['overlap']!r}; this version knows 'allow' only, "
-            "and SingleBeatTask's lock keeps runs apart",
-        )
-    if ours.get("jitter"):
-        raise EntryError(
-            name, f"jitter={ours['jitter']!r}; this version has no jitter, leave it out or give 0"
-        )
+    overlap = ours.get("overlap", "allow")
+    if overlap not in OVERLAPS:
+        raise EntryError(name, f"overlap={overlap!r}; give 'allow', 'skip' or 'queue'")
+    if overlap == "queue":
+        if ours.get("misfire", "latest") != "latest":
+            raise EntryError(
+                name,
+                f"misfire={ours['misfire']!r} with overlap='queue', which keeps the newest slot only; "
+                "leave misfire out",
+            )
+        missed = replace(missed, misfire=Misfire.LATEST, failover=0.0)
     enabled = ours.get("enabled", True)
     if not isinstance(enabled, bool):
         raise EntryError(name, f"enabled={enabled!r}; give True or False")
-    return EntryRules(missed=missed, enabled=enabled, timezone=_zone(name, ours.get("timezone")))
+    return EntryRules(
+        missed=missed,
+        enabled=enabled,
+        timezone=_zone(name, ours.get("timezone")),
+        jitter=_number(name, "jitter", ours.get("jitter", 0)),
+        overlap=overlap,
+    )
 
 
 def _number(name: str, key: str, value: object) -> float:

@@ -12,9 +12,9 @@ The misfire words are the field's: `latest` is Quartz's fire-once-now and APSche
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
 from typing import TypeAlias
 
@@ -54,7 +54,9 @@ class Dispatch:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """The slot gets none, and why: superseded, skip, grace, limit, or error when none can be made."""
+    """The slot gets none, and why: superseded, skip, grace, limit, paused, overlap, or error when
+    none can be made.
+    """
 
     slot: datetime
     reason: str
@@ -63,13 +65,26 @@ class Skip:
 Verdict: TypeAlias = Dispatch | Skip
 
 
-def judge(due: Sequence[datetime], *, now: datetime, rules: MissedRules) -> list[Verdict]:
-    """One verdict for each due slot, in their order (S1). `due` is ascending."""
+def _punctual(_: datetime) -> timedelta:
+    return timedelta(0)
+
+
+def judge(
+    due: Sequence[datetime],
+    *,
+    now: datetime,
+    rules: MissedRules,
+    delay: Callable[[datetime], timedelta] = _punctual,
+) -> list[Verdict]:
+    """One verdict for each due slot, in their order (S1). `due` is ascending; `delay` is a slot's jitter,
+    which is no lateness.
+    """
     verdicts: list[Verdict] = []
-    late = [slot for slot in due if (now - slot).total_seconds() > rules.failover]
+    latenesses = {slot: (now - slot - delay(slot)).total_seconds() for slot in due}
+    late = [slot for slot in due if latenesses[slot] > rules.failover]
     caught_up = set(late[-rules.limit :]) if rules.limit else set()
     for slot in due:
-        lateness = (now - slot).total_seconds()
+        lateness = latenesses[slot]
         if rules.grace is not None and lateness > rules.grace:
             verdicts.append(Skip(slot, "grace"))
         elif lateness <= rules.failover:

@@ -60,6 +60,26 @@ class Keys:
         return self._key("counters")
 
     @property
+    def schedule(self) -> str:
+        """Hash dynamic entry -> "since rule text": since when it has its rule, the rule's hash, and JSON."""
+        return self._key("schedule")
+
+    @property
+    def paused(self) -> str:
+        """Hash entry -> "since" while it is paused, "since until" afterwards."""
+        return self._key("paused")
+
+    @property
+    def running(self) -> str:
+        """Hash entry -> "since task_id": the newest run of an entry that must not overlap itself."""
+        return self._key("running")
+
+    @property
+    def changes(self) -> str:
+        """Stream: names of the entries that somebody added, changed, removed, paused or resumed."""
+        return self._key("changes")
+
+    @property
     def nodes(self) -> str:
         """Hash node -> its last report, as JSON."""
         return self._key("nodes")

@@ -16,7 +16,9 @@ from celery_singlebeat.clock import Clock
 from celery_singlebeat.errors import Deposed
 from celery_singlebeat.moments import Monotonic, later, millis, whole
 from celery_singlebeat.policy.leases import Grant
+from celery_singlebeat.store.memory_schedule import KeptSchedule, MemoryScheduleStore
 from celery_singlebeat.store.ports import (
+    RUN_FORGOTTEN,
     Candidate,
     Claim,
     Enrolment,
@@ -26,6 +28,7 @@ from celery_singlebeat.store.ports import (
     Memory,
     NodeReport,
     Outcome,
+    Overdue,
     Overview,
     Publish,
     Push,
@@ -64,6 +67,7 @@ class _Everything:
     nodes: dict[str, NodeReport] = field(default_factory=dict)
     queues: dict[str, list[str]] = field(default_factory=dict)
     ears: list[MemoryEars] = field(default_factory=list)
+    schedule: KeptSchedule = field(default_factory=KeptSchedule)
 
 
 class MemoryBeatStore:
@@ -73,6 +77,7 @@ class MemoryBeatStore:
         self._clock = clock
         self._guard = threading.RLock()
         self._kept = _Everything()
+        self.schedule = MemoryScheduleStore(lambda: self._kept.schedule, self._now, self._tell, self._guard)
 
     @property
     def queues(self) -> Mapping[str, Sequence[str]]:
@@ -88,7 +93,7 @@ class MemoryBeatStore:
         candidate: Candidate,
         suspect: str = "",
         grace: float = 0.3,
-        overdue: Mapping[str, datetime] | None = None,
+        overdue: Mapping[str, Overdue] | None = None,
         silent: str = "",
     ) -> Won | Held:
         with self._guard:
@@ -120,28 +125,32 @@ class MemoryBeatStore:
             return Won(grant, reason, now)
 
     def _is_overdue(
-        self, held: _Lease, candidate: Candidate, grace: float, overdue: Mapping[str, datetime]
+        self, held: _Lease, candidate: Candidate, grace: float, overdue: Mapping[str, Overdue]
     ) -> bool:
-        if held.candidate.schedule != candidate.schedule:
-            return False
         quiet_since = max(held.since, held.emitted)
         settled = held.emitted > held.since or self._now() > held.since + timedelta(seconds=10 * grace)
         if not settled:  # it has to read first
             return False
-        for entry, slot in overdue.items():
-            mark = self._kept.marks.get(entry)
-            patience = max(whole(slot), quiet_since) + timedelta(seconds=grace)
-            if (mark is None or mark < whole(slot)) and self._now() > patience:
+        for entry, late in overdue.items():
+            mark, slot = self._kept.marks.get(entry), whole(late.slot)
+            record = self._kept.schedule.records.get(entry)
+            if late.since is None:
+                known = held.candidate.schedule == candidate.schedule
+            else:
+                known = record is not None and record[1].since == late.since
+            patience = max(slot, quiet_since) + timedelta(seconds=grace)
+            if known and (mark is None or mark < slot) and self._now() > patience:
                 return True
         return False
 
-    def renew(self, grant: Grant, *, ttl: float, listens: bool = False) -> Renewal:
+    def renew(self, grant: Grant, *, ttl: float, listens: bool = False, schedule: str = "") -> Renewal:
         with self._guard:
             held = self._held()
             if held is None or held.grant != grant:
                 return Renewal(False, self._now())
             held.expires = later(self._clock.monotonic(), ttl)
             held.listens = listens
+            held.candidate = replace(held.candidate, schedule=schedule or held.candidate.schedule)
             held.renewals += 1
             return Renewal(True, self._now(), held.emitted)
 
@@ -156,10 +165,15 @@ class MemoryBeatStore:
 
     # -- the slots ------------------------------------------------------------------------------
 
-    def remember(self) -> Memory:
+    def remember(self, entries: Sequence[str] | None = None) -> Memory:
         with self._guard:
             kept = self._kept
-            return Memory(dict(kept.marks), dict(kept.runs), dict(kept.entries))
+            names = set(entries) if entries is not None else {*kept.marks, *kept.runs, *kept.entries}
+            return Memory(
+                {name: mark for name, mark in kept.marks.items() if name in names},
+                {name: runs for name, runs in kept.runs.items() if name in names},
+                {name: enrolment for name, enrolment in kept.entries.items() if name in names},
+            )
 
     def enroll(self, grant: Grant, entries: Mapping[str, Enrolment]) -> None:
         with self._guard:
@@ -172,7 +186,9 @@ class MemoryBeatStore:
                 if mark is not None and mark > self._now() + timedelta(days=1):
                     del self._kept.marks[entry]
 
-    def emit(self, grant: Grant, claims: Sequence[Claim]) -> tuple[datetime, list[Outcome]]:
+    def emit(
+        self, grant: Grant, claims: Sequence[Claim], *, cursor: str = ""
+    ) -> tuple[datetime, list[Outcome]]:
         with self._guard:
             try:
                 held = self._demand(grant)
@@ -180,20 +196,21 @@ class MemoryBeatStore:
                 self._count("refused", len(claims))
                 raise
             now = self._now()
-            outcomes = [self._emit(claim, now) for claim in claims]
+            changed = self._kept.schedule.since(cursor)
+            outcomes = [self._emit(claim, now, changed) for claim in claims]
             held.emitted = now
             return now, outcomes
 
-    def _emit(self, claim: Claim, now: datetime) -> Outcome:
+    def _emit(self, claim: Claim, now: datetime, changed: set[str]) -> Outcome:
         kept, slot = self._kept, whole(claim.slot)
-        if slot > now:
+        refusal = self._refusal(claim, slot, now, changed)
+        if refusal == "early":
             self._count("refused")
-            return Outcome("early")
-        mark = kept.marks.get(claim.entry)
-        if claim.base is not None and (mark is None or mark < whole(claim.base)):
-            return Outcome("forgotten")
-        if mark is not None and mark >= slot:
-            return Outcome("already")
+        if refusal == "overlap":
+            kept.marks[claim.entry] = slot
+            self._count("missed", claim.missed + 1)
+        if refusal is not None:
+            return Outcome(refusal)
         for write in claim.writes:
             if isinstance(write, Push):
                 kept.queues.setdefault(write.queue, []).insert(0, write.payload)
@@ -206,7 +223,25 @@ class MemoryBeatStore:
         if claim.writes:
             kept.runs[claim.entry] = kept.runs.get(claim.entry, 0) + 1
             self._count("dispatched")
+            if claim.overlap:
+                kept.schedule.running[claim.entry] = (now, claim.task_id)
         return Outcome("sent")
+
+    def _refusal(self, claim: Claim, slot: datetime, now: datetime, changed: set[str]) -> str | None:
+        mark = self._kept.marks.get(claim.entry)
+        running = self._kept.schedule.running.get(claim.entry)
+        goes_on = running is not None and now - running[0] < timedelta(seconds=RUN_FORGOTTEN)
+        if claim.entry in changed:
+            return "changed"
+        if slot > now:
+            return "early"
+        if claim.base is not None and (mark is None or mark < whole(claim.base)):
+            return "forgotten"
+        if mark is not None and mark >= slot:
+            return "already"
+        if goes_on and claim.writes and claim.overlap:
+            return "busy" if claim.overlap == "queue" else "overlap"
+        return None
 
     def outbox(self) -> list[tuple[str, str]]:
         with self._guard:
@@ -256,7 +291,7 @@ class MemoryBeatStore:
                 leader=leader,
                 nodes=nodes,
                 counters=dict(kept.counters),
-                marks=dict(kept.marks),
+                paused=sorted(n for n, pause in kept.schedule.pauses.items() if pause.until is None),
                 outbox=len(kept.outbox),
             )
 

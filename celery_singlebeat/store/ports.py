@@ -13,6 +13,7 @@ from typing import Protocol
 
 from celery_singlebeat.moments import millis
 from celery_singlebeat.policy.leases import Grant
+from celery_singlebeat.store.schedule_ports import ScheduleStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +53,14 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
+class Overdue:
+    """A slot that the bidder believes undispatched. `since` is that of a dynamic entry's record."""
+
+    slot: datetime
+    since: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Renewal:
     """Whether the lease is still the asker's, the store's time, and when the newest emission was."""
 
@@ -71,7 +80,7 @@ class LeaseStore(Protocol):
         candidate: Candidate,
         suspect: str = "",
         grace: float = 0.3,
-        overdue: Mapping[str, datetime] | None = None,
+        overdue: Mapping[str, Overdue] | None = None,
         silent: str = "",
     ) -> Won | Held:
         """Take the lease if it is free, if `suspect` holds it and is absent again, if one of the
@@ -80,8 +89,8 @@ class LeaseStore(Protocol):
         """
         ...
 
-    def renew(self, grant: Grant, *, ttl: float, listens: bool = False) -> Renewal:
-        """Extend exactly this grant."""
+    def renew(self, grant: Grant, *, ttl: float, listens: bool = False, schedule: str = "") -> Renewal:
+        """Extend exactly this grant, and say which static schedule its holder has by now."""
         ...
 
     def release(self, grant: Grant) -> bool:
@@ -123,6 +132,9 @@ class Claim:
 
     `missed` counts the slots before it that got the verdict not to run. `base` is the mark that the claim
     builds on, if there was one.
+
+    `overlap` is "", "skip" or "queue": what to do while the entry's newest run goes on; `task_id` is the run
+    that this claim would begin.
     """
 
     entry: str
@@ -130,6 +142,8 @@ class Claim:
     writes: tuple[Write, ...] = ()
     missed: int = 0
     base: datetime | None = None
+    overlap: str = ""
+    task_id: str = ""
 
 
 def record_id(claim: Claim) -> str:
@@ -139,8 +153,11 @@ def record_id(claim: Claim) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a claim: "sent", "already", "early", "error" with its text, or "forgotten": the store
-    has lost the mark that it builds on, and did nothing.
+    """What became of a claim: "sent", "already", "early", "error" with its text; "overlap": the slot is
+    skipped, since the run before goes on.
+
+    Nothing was done for these: "forgotten": the store has lost the mark that it builds on; "changed":
+    somebody changed the entry since the caller looked; "busy": the slot waits for the run before.
     """
 
     kind: str
@@ -166,11 +183,17 @@ class Memory:
     unreadable: tuple[str, ...] = ()
 
 
+#: After so many seconds a run that must not be overlapped, and of whose end nobody told, counts as gone.
+RUN_FORGOTTEN = 86_400.0
+
+
 class SlotStore(Protocol):
     """A high-water mark for each entry, which only the leader moves."""
 
-    def remember(self) -> Memory:
-        """Read everything; fields that cannot be read are named in `unreadable`, entry by entry."""
+    def remember(self, entries: Sequence[str] | None = None) -> Memory:
+        """Read everything, or what is known of these entries; fields that cannot be read are named in
+        `unreadable`, entry by entry.
+        """
         ...
 
     def enroll(self, grant: Grant, entries: Mapping[str, Enrolment]) -> None:
@@ -179,9 +202,12 @@ class SlotStore(Protocol):
         """
         ...
 
-    def emit(self, grant: Grant, claims: Sequence[Claim]) -> tuple[datetime, list[Outcome]]:
+    def emit(
+        self, grant: Grant, claims: Sequence[Claim], *, cursor: str = ""
+    ) -> tuple[datetime, list[Outcome]]:
         """Claim each slot and write its messages, in one step; one outcome for each claim, in order,
-        and the store's time. Raises `Deposed` when nothing was done.
+        and the store's time. `cursor`: which changes of the schedule the caller has. Raises `Deposed` when
+        nothing was done.
         """
         ...
 
@@ -237,7 +263,7 @@ class Overview:
     leader: Leader | None
     nodes: Sequence[NodeReport]
     counters: Mapping[str, int]
-    marks: Mapping[str, datetime]
+    paused: Sequence[str]
     outbox: int
 
 
@@ -281,6 +307,11 @@ class Ears(Protocol):
 
 class BeatStore(LeaseStore, SlotStore, NodeStore, Protocol):
     """All that a beat process needs of one store."""
+
+    @property
+    def schedule(self) -> ScheduleStore:
+        """Dynamic entries and pauses."""
+        ...
 
     def ears(self) -> Ears:
         """A new set of subscriptions, on a connection of its own."""

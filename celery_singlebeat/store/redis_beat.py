@@ -14,6 +14,7 @@ from celery_singlebeat.moments import from_millis, millis
 from celery_singlebeat.policy.leases import Grant
 from celery_singlebeat.store.keys import Keys
 from celery_singlebeat.store.ports import (
+    RUN_FORGOTTEN,
     Candidate,
     Claim,
     Enrolment,
@@ -22,6 +23,7 @@ from celery_singlebeat.store.ports import (
     Memory,
     NodeReport,
     Outcome,
+    Overdue,
     Overview,
     Publish,
     Push,
@@ -29,7 +31,10 @@ from celery_singlebeat.store.ports import (
     Won,
 )
 from celery_singlebeat.store.redis_ears import RedisEars
+from celery_singlebeat.store.redis_schedule import RedisScheduleStore
 from celery_singlebeat.store.scripts import Scripts, answers
+
+_KINDS = {1: "sent", 0: "already", -2: "early", -3: "forgotten", -4: "changed", -5: "overlap", -6: "busy"}
 
 #: Makes a client; True: with short timeouts.
 Connect = Callable[[bool], redis.Redis]
@@ -43,6 +48,7 @@ class RedisBeatStore:
         self._keys = keys
         self._client = connect(hasty)
         self._scripts = Scripts(self._client)
+        self.schedule = RedisScheduleStore(self._scripts, keys)
 
     # -- the lease ------------------------------------------------------------------------------
 
@@ -54,7 +60,7 @@ class RedisBeatStore:
         candidate: Candidate,
         suspect: str = "",
         grace: float = 0.3,
-        overdue: Mapping[str, datetime] | None = None,
+        overdue: Mapping[str, Overdue] | None = None,
         silent: str = "",
     ) -> Won | Held:
         keys = self._keys
@@ -65,10 +71,13 @@ class RedisBeatStore:
             "schedule": candidate.schedule,
             "presence": int(candidate.listens),
         }
-        pairs = [[entry, millis(slot)] for entry, slot in (overdue or {}).items()]
+        slots = [
+            [entry, millis(late.slot), "" if late.since is None else str(millis(late.since))]
+            for entry, late in (overdue or {}).items()
+        ]
         answer = self._scripts.run(
             "lease_bid",
-            [keys.lease, keys.epoch, keys.leader, keys.marks, keys.counters],
+            [keys.lease, keys.epoch, keys.leader, keys.marks, keys.counters, keys.schedule],
             [
                 nonce,
                 _ms(ttl),
@@ -77,7 +86,7 @@ class RedisBeatStore:
                 json.dumps(about),
                 keys.presence,
                 keys.events,
-                json.dumps(pairs),
+                json.dumps(slots),
                 silent,
             ],
         )
@@ -89,9 +98,11 @@ class RedisBeatStore:
         sign = f"{token} {renewals}"
         return Held(token, bool(absent), max(0, remaining) / 1000, from_millis(now), marks, sign)
 
-    def renew(self, grant: Grant, *, ttl: float, listens: bool = False) -> Renewal:
+    def renew(self, grant: Grant, *, ttl: float, listens: bool = False, schedule: str = "") -> Renewal:
         held, now, emitted = self._scripts.run(
-            "lease_renew", [self._keys.lease, self._keys.leader], [grant.token, _ms(ttl), int(listens)]
+            "lease_renew",
+            [self._keys.lease, self._keys.leader],
+            [grant.token, _ms(ttl), int(listens), schedule],
         )
         return Renewal(bool(held), from_millis(now), from_millis(emitted) if emitted else None)
 
@@ -100,17 +111,24 @@ class RedisBeatStore:
 
     # -- the slots ------------------------------------------------------------------------------
 
-    def remember(self) -> Memory:
+    def remember(self, entries: Sequence[str] | None = None) -> Memory:
+        keys = (self._keys.marks, self._keys.runs, self._keys.entries)
         with answers("remember"):
             pipe = self._client.pipeline(transaction=True)
-            for key in (self._keys.marks, self._keys.runs, self._keys.entries):
-                pipe.hgetall(key)
-            marks, runs, entries = pipe.execute()
+            for key in keys:
+                pipe.hgetall(key) if entries is None else pipe.hmget(key, entries)
+            found = pipe.execute() if entries is None or entries else [[]] * len(keys)
+        if entries is not None:
+            found = [
+                {name: text for name, text in zip(entries, texts, strict=True) if text is not None}
+                for texts in found
+            ]
+        marks, runs, enrolments = found
         unreadable: list[str] = []
         return Memory(
             marks=_readable(marks, _moment, unreadable),
             runs=_readable(runs, int, unreadable),
-            entries=_readable(entries, _enrolment, unreadable),
+            entries=_readable(enrolments, _enrolment, unreadable),
             unreadable=tuple(unreadable),
         )
 
@@ -122,9 +140,12 @@ class RedisBeatStore:
         if not self._scripts.run("slots_enroll", keys, args):
             raise Deposed(grant.epoch)
 
-    def emit(self, grant: Grant, claims: Sequence[Claim]) -> tuple[datetime, list[Outcome]]:
+    def emit(
+        self, grant: Grant, claims: Sequence[Claim], *, cursor: str = ""
+    ) -> tuple[datetime, list[Outcome]]:
         keys = self._keys
-        plan = _Plan([keys.lease, keys.marks, keys.runs, keys.counters, keys.leader, keys.outbox])
+        fixed = [keys.lease, keys.marks, keys.runs, keys.counters, keys.leader, keys.outbox]
+        plan = _Plan([*fixed, keys.changes, keys.running])
         steps = [
             [
                 claim.entry,
@@ -132,10 +153,12 @@ class RedisBeatStore:
                 claim.missed,
                 plan.steps(claim),
                 -1 if claim.base is None else millis(claim.base),
+                _overlap(claim),
             ]
             for claim in claims
         ]
-        answer = self._scripts.run("slots_emit", plan.keys, [grant.token, json.dumps(steps), *plan.payloads])
+        args = [grant.token, json.dumps(steps), cursor, *plan.payloads]
+        answer = self._scripts.run("slots_emit", plan.keys, args)
         now, *outcomes = answer
         if outcomes == [-1]:
             raise Deposed(grant.epoch)
@@ -182,16 +205,16 @@ class RedisBeatStore:
             pipe.hgetall(keys.leader)
             pipe.hgetall(keys.nodes)
             pipe.hgetall(keys.counters)
-            pipe.hgetall(keys.marks)
+            pipe.hgetall(keys.paused)
             pipe.hlen(keys.outbox)
-            (seconds, micros), lease, ttl, leader, nodes, counters, marks, outbox = pipe.execute()
+            (seconds, micros), lease, ttl, leader, nodes, counters, paused, outbox = pipe.execute()
         ignored: list[str] = []
         return Overview(
             time=from_millis(seconds * 1000 + micros // 1000),
             leader=_leader(lease, ttl, leader),
             nodes=[_report(node, text) for node, text in sorted(nodes.items())],
             counters=_readable(counters, int, ignored),
-            marks=_readable(marks, _moment, ignored),
+            paused=sorted(name for name, text in paused.items() if " " not in text),
             outbox=outbox,
         )
 
@@ -224,7 +247,7 @@ class _Plan:
         steps: list[list[Any]] = []
         for write in claim.writes:
             self.payloads.append(write.payload)
-            payload = len(self.payloads) + 2  # after the token and the claims, counted from 1
+            payload = len(self.payloads) + 3  # after token, claims and cursor, counted from 1
             if isinstance(write, Push):
                 steps.append(["push", self._key(write.queue), payload])
                 if write.expires is not None:
@@ -240,6 +263,12 @@ class _Plan:
             self.keys.append(key)
             self._index[key] = len(self.keys)
         return self._index[key]
+
+
+def _overlap(claim: Claim) -> list[Any]:
+    if not claim.overlap or not claim.writes:
+        return []
+    return [claim.overlap, claim.task_id, _ms(RUN_FORGOTTEN)]
 
 
 def _ms(seconds: float) -> int:
@@ -269,7 +298,7 @@ def _readable(raw: Mapping[str, str], read: Callable[[str], Any], unreadable: li
 def _outcome(value: int | str) -> Outcome:
     if isinstance(value, str):
         return Outcome("error", value)
-    return Outcome({1: "sent", 0: "already", -2: "early", -3: "forgotten"}[value])
+    return Outcome(_KINDS[value])
 
 
 def _slot_of(record: str) -> int:

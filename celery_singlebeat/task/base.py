@@ -16,6 +16,7 @@ from typing_extensions import Self
 from celery_singlebeat.task import workers
 from celery_singlebeat.task.execution import Execution, perform
 from celery_singlebeat.task.holding import NoLock, TaskLock
+from celery_singlebeat.task.overlap import run_of
 from celery_singlebeat.task.retries import send_retry
 from celery_singlebeat.task.rules import FROM_SETTING, FromSetting, TaskRules, read_rules
 from celery_singlebeat.task.workplace import BARE_SETTINGS, Workplace, at_work, in_place
@@ -35,6 +36,8 @@ class SingleBeatTask(Task):  # type: ignore[type-arg]
     """
 
     abstract = True
+    #: The scheduler hears of the end of each run, so entries of this task may say how they overlap.
+    tells_its_end: ClassVar[bool] = True
 
     #: Take a lock around each execution; off: only copies of one call exclude each other.
     exclusive: bool = True
@@ -209,14 +212,15 @@ def _guarded(task: Any) -> Any:
             return body(*args, **kwargs)
         app = task.app
         place = in_place(app) if request.is_eager else at_work(app)
-        return perform(
-            task,
-            request,
-            rules=task._rules(place),  # noqa: SLF001
-            place=place,
-            body=body,
-            args=args,
-            kwargs=kwargs,
-        )
+        with run_of(request, app):
+            return perform(
+                task,
+                request,
+                rules=task._rules(place),  # noqa: SLF001
+                place=place,
+                body=body,
+                args=args,
+                kwargs=kwargs,
+            )
 
     return run

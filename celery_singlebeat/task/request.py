@@ -27,6 +27,7 @@ from celery_singlebeat.events import TaskBuried
 from celery_singlebeat.logs import logger
 from celery_singlebeat.policy import backoff, dead_letters
 from celery_singlebeat.task.burial import Failure, burial_of
+from celery_singlebeat.task.overlap import tell_end
 from celery_singlebeat.task.rules import TaskRules
 from celery_singlebeat.task.workplace import Workplace, at_work, host
 from celery_singlebeat.wiring import wire
@@ -82,6 +83,7 @@ class SingleBeatRequest(Request):
         self._stop_child()
 
         def end() -> None:
+            self._tell_end()
             super(SingleBeatRequest, self).on_timeout(soft, timeout)
 
         failure = _failure(_info(TimeLimitExceeded(timeout)))
@@ -97,6 +99,11 @@ class SingleBeatRequest(Request):
         except NotImplementedError:
             logger.warning("%s[%s] cannot be terminated in a pool of this kind", self.name, self.id)
 
+    def _announce_revoked(self, reason: Any, terminated: Any, signum: Any, expired: Any) -> Any:
+        self._tell_end()
+        base: Any = super()
+        return base._announce_revoked(reason, terminated, signum, expired)  # noqa: SLF001 - Celery's own hook
+
     # -- the end of a call ----------------------------------------------------------------------
 
     def _end(self, exc_info: Any, send_failed_event: bool, return_ok: bool, *, lost: int) -> Any:
@@ -107,6 +114,7 @@ class SingleBeatRequest(Request):
             exc_info = _info(RuntimeError(f"MemoryError: {failure.error}"))
 
         def end() -> Any:
+            self._tell_end()
             return super(SingleBeatRequest, self).on_failure(
                 exc_info, send_failed_event=send_failed_event, return_ok=return_ok
             )
@@ -154,6 +162,10 @@ class SingleBeatRequest(Request):
                 self._try_again(attempt + 1, end, failure)
 
         loop.call_later(backoff.wait(attempt, backoff=_TRY_AGAIN, luck=0.0), again)
+
+    def _tell_end(self) -> None:
+        app: Any = self.app
+        tell_end(app, self.request_dict, str(self.id))
 
     # -- the dead -------------------------------------------------------------------------------
 

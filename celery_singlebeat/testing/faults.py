@@ -44,11 +44,18 @@ class FaultyStore:
         """Over the same network."""
         return self
 
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._inner, name)
-        return self._through(name, found) if callable(found) else found
+    @property
+    def schedule(self) -> Any:
+        """The dynamic schedule, over the same network."""
+        return _Behind(self._inner.schedule, self._through)
 
-    def _through(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    def __getattr__(self, name: str) -> Any:
+        return self._through(name, getattr(self._inner, name))
+
+    def _through(self, name: str, method: Any) -> Any:
+        if not callable(method):
+            return method
+
         def call(*args: Any, **kwargs: Any) -> Any:
             if self._down:
                 raise StoreUnavailable(name, "cut off")
@@ -62,3 +69,14 @@ class FaultyStore:
             return answer
 
         return call
+
+
+class _Behind:
+    """The methods of another store behind the same faults."""
+
+    def __init__(self, inner: object, through: Callable[[str, Any], Any]) -> None:
+        self._inner = inner
+        self._through = through
+
+    def __getattr__(self, name: str) -> Any:
+        return self._through(name, getattr(self._inner, name))

@@ -10,6 +10,7 @@ from celery.schedules import BaseSchedule, crontab, schedstate, schedule
 from kombu.exceptions import OperationalError
 
 from celery_singlebeat.beat.dispatcher import BATCH_LINES, Dispatcher
+from celery_singlebeat.beat.dynamic import Dynamic
 from celery_singlebeat.beat.elector import Elector, Timing
 from celery_singlebeat.beat.lines import Agenda, make_line
 from celery_singlebeat.beat.publishing import current_tray
@@ -48,10 +49,14 @@ class Beat:
             kept=lambda records: None,
             drain=lambda: None,
             pulse=lambda: None,
+            changes=Dynamic(self.store.schedule, self.line, clock),
             clock=clock,
             patience=0.1,
         )
         self.watch = Watch(self.agenda, self.store, self.elector, grace=0.3, clock=clock)
+
+    def line(self, name, record):
+        raise NotImplementedError
 
     def schedule(self, parked=None, rules=None, **entries):
         lines = []
@@ -511,7 +516,7 @@ def test_a_leader_with_a_backlog_emits_in_small_batches(beat, clock, store):  # 
 
     beat.dispatcher._send = slow
     emit = store.emit
-    store.emit = lambda grant, claims: emissions.append(len(claims)) or emit(grant, claims)
+    store.emit = lambda grant, claims, **_: emissions.append(len(claims)) or emit(grant, claims)
     beat.lead()
     assert sum(emissions) == 1000
     assert max(emissions) <= 4

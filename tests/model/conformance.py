@@ -15,7 +15,7 @@ from celery_singlebeat.errors import Deposed
 from celery_singlebeat.policy.leases import Grant
 from celery_singlebeat.store.keys import Keys
 from celery_singlebeat.store.memory_beat import MemoryBeatStore
-from celery_singlebeat.store.ports import Candidate, Enrolment, Keep, Push, Won, record_id
+from celery_singlebeat.store.ports import Candidate, Enrolment, Keep, Overdue, Push, Won, record_id
 from celery_singlebeat.store.ports import Claim as RealClaim
 from celery_singlebeat.store.redis_beat import RedisBeatStore
 from celery_singlebeat.testing import FakeClock
@@ -170,7 +170,7 @@ class Pair:
             grace=GRACE,
             candidate=Candidate(node=nonce, host="host", pid=1, schedule="same", listens=True),
             suspect=self.granted[suspected - 1].token if suspected > 0 else "",
-            overdue={ENTRIES[0]: self.slots[1]} if overdue else None,
+            overdue={ENTRIES[0]: Overdue(self.slots[1])} if overdue else None,
         )
         if expected[0] == "held":
             token = self.granted[expected[1] - 1].token

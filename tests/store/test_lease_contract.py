@@ -1,7 +1,7 @@
 """What every lease store promises, asked of each of them."""
 
 from celery_singlebeat.policy.leases import Grant
-from celery_singlebeat.store.ports import Held, Won
+from celery_singlebeat.store.ports import Held, Overdue, Won
 from celery_singlebeat.testing.processes import wait_until
 
 GRACE = 0.05
@@ -120,7 +120,7 @@ def test_a_leader_that_never_promised_presence_is_not_called_absent(bench):
 def test_an_overdue_slot_lets_a_standby_take_over(bench):
     bench.lead("a")
     bench.wait(GRACE * 10.2)
-    answer = bid(bench, "b", overdue={"report": bench.ago(GRACE * 2)})
+    answer = bid(bench, "b", overdue={"report": Overdue(bench.ago(GRACE * 2))})
     assert isinstance(answer, Won)
     assert answer.reason == "overdue"
 
@@ -128,16 +128,16 @@ def test_an_overdue_slot_lets_a_standby_take_over(bench):
 def test_a_new_leader_has_time_to_read_before_it_is_called_overdue(bench, emit):  # G9
     grant = bench.lead("a")
     bench.wait(GRACE * 3)
-    assert isinstance(bid(bench, "b", overdue={"report": bench.ago(GRACE * 2)}), Held)
+    assert isinstance(bid(bench, "b", overdue={"report": Overdue(bench.ago(GRACE * 2))}), Held)
     emit(grant, "other", bench.ago(1))
     bench.wait(GRACE * 1.2)
-    assert isinstance(bid(bench, "b", overdue={"report": bench.ago(GRACE * 2)}), Won)
+    assert isinstance(bid(bench, "b", overdue={"report": Overdue(bench.ago(GRACE * 2))}), Won)
 
 
 def test_nobody_takes_over_twice_within_the_grace(bench):
     bench.lead("a")
     bench.wait(GRACE * 10.2)
-    overdue = {"report": bench.ago(5)}
+    overdue = {"report": Overdue(bench.ago(5))}
     assert isinstance(bid(bench, "b", overdue=overdue, grace=GRACE), Won)
     assert isinstance(bid(bench, "c", overdue=overdue, grace=30), Held)
 
@@ -147,7 +147,7 @@ def test_a_slot_that_has_its_mark_is_not_overdue(bench, emit):
     slot = bench.ago(10)
     emit(grant, "report", slot)
     bench.wait(GRACE * 2)
-    answer = bid(bench, "b", overdue={"report": slot, "other": bench.ago(-60)})
+    answer = bid(bench, "b", overdue={"report": Overdue(slot), "other": Overdue(bench.ago(-60))})
     assert isinstance(answer, Held)
     assert dict(answer.marks) == {"report": slot, "other": None}
 
@@ -156,7 +156,7 @@ def test_nodes_with_another_schedule_do_not_judge_the_leader(bench):
     bench.lead("a")
     bench.wait(GRACE * 2)
     stranger = bench.candidate("b").__class__(node="b", host="h", pid=2, schedule="another")
-    assert isinstance(bid(bench, "b", overdue={"report": bench.ago(10)}, candidate=stranger), Held)
+    assert isinstance(bid(bench, "b", overdue={"report": Overdue(bench.ago(10))}, candidate=stranger), Held)
 
 
 def test_the_overview_names_the_leader(bench):

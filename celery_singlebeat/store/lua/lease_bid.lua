@@ -5,6 +5,7 @@
 --   KEYS[3] leader    hash: who holds the newest epoch
 --   KEYS[4] marks     hash entry -> high-water mark
 --   KEYS[5] counters  hash of totals
+--   KEYS[6] schedule  hash dynamic entry -> "since rule text"
 --   ARGV[1] nonce     of the bidder, unguessable, one for each candidature
 --   ARGV[2] ttl       milliseconds
 --   ARGV[3] suspect   token that the bidder's last bid saw without presence, or ""
@@ -12,7 +13,8 @@
 --   ARGV[5] about     JSON {node, host, pid, schedule, presence}; presence: 1 if the bidder listens
 --   ARGV[6] presence  start of the presence channels
 --   ARGV[7] events    channel
---   ARGV[8] overdue   JSON [[entry, slot], ...]: slots that the bidder believes undispatched
+--   ARGV[8] overdue   JSON [[entry, slot, since], ...]: slots that the bidder believes undispatched; since: of
+--                     a dynamic entry, as the bidder knows it, or ""
 --   ARGV[9] silent    "token renewals" that the bidder saw unchanged for longer than a lease lasts, by its
 --                     own clock, or ""; this server's clock may have been set back
 --
@@ -58,8 +60,8 @@ if held then
     end
   end
 
-  -- Overdue: judged only between nodes that have the same schedule, and not before the leader had the
-  -- grace since it last emitted. A new one has ten times that until it emits first, for it has to read.
+  -- Overdue: judged only between nodes that have the same schedule (of a dynamic entry: the present one),
+  -- and not before the leader had the grace since it last emitted. A new one has ten times that until it emits first, for it has to read.
   local overdue = cjson.decode(ARGV[8])
   local since, emitted = tonumber(leader[3]) or 0, tonumber(leader[4]) or 0
   local quiet_since = math.max(since, emitted)
@@ -69,8 +71,15 @@ if held then
     local mark = redis.call('HGET', KEYS[4], pair[1])
     seen[#seen + 1] = pair[1]
     seen[#seen + 1] = mark or ''
-    local slot = tonumber(pair[2])
-    if not reason and described and settled and leader[5] == about.schedule
+    local slot, known = tonumber(pair[2]), false
+    local version = pair[3]
+    if version ~= '' then
+      local record = redis.call('HGET', KEYS[6], pair[1]) or ''
+      known = string.sub(record, 1, #version + 1) == version .. ' '
+    else
+      known = leader[5] == about.schedule
+    end
+    if not reason and described and settled and known
         and (tonumber(mark) or 0) < slot
         and now > math.max(slot, quiet_since) + grace then
       reason = 'overdue'

@@ -6,9 +6,11 @@
 --   KEYS[4] counters  hash of totals
 --   KEYS[5] leader    hash
 --   KEYS[6] outbox    hash "milliseconds entry" -> message
---   KEYS[7...]        queues
+--   KEYS[7] changes   stream of the names of entries that somebody changed
+--   KEYS[8] running   hash entry -> "since task_id": the newest run of those that must not overlap
+--   KEYS[9...]        queues
 --   ARGV[1] token     of the caller's grant
---   ARGV[2] claims    JSON [[entry, slot, missed, writes, base], ...], ascending within an entry;
+--   ARGV[2] claims    JSON [[entry, slot, missed, writes, base, overlap], ...], ascending within an entry;
 --                     base: the mark that the claim builds on, or -1; a lower one here means that this
 --                     server has lost writes that it acknowledged;
 --                     missed: how many slots before this one got the verdict not to run;
@@ -17,9 +19,13 @@
 --                       ["publish", channel, index in ARGV]
 --                       ["expire", index in KEYS, milliseconds]
 --                       ["store", 0, index in ARGV]
---   ARGV[3...]        payloads
+--                     overlap: {} | ["skip" | "queue", task id, milliseconds after which a run is forgotten]
+--   ARGV[3] cursor    id of the newest change that the caller has, or ""
+--   ARGV[4...]        payloads
 --
 --   returns {now, outcome, ...}: 1 sent | 0 already | -2 early | -3 forgotten
+--                                | -4 changed: the caller has to read the changes first
+--                                | -5 overlap: the slot is skipped | -6 busy: it has to wait
 --                                | "text" the queue refused it
 --         | {now, -1} nothing was done: the caller does not lead
 local t = redis.call('TIME')
@@ -44,6 +50,23 @@ local function write(kind, key, payload, field)
   return redis.pcall('HSET', KEYS[6], field, ARGV[payload])
 end
 
+-- Entries that somebody changed since the caller looked.
+local changed = {}
+if ARGV[3] ~= '' then
+  local newest = redis.call('XREVRANGE', KEYS[7], '+', '-', 'COUNT', 1)[1]
+  if newest and newest[1] ~= ARGV[3] then
+    for _, change in ipairs(redis.call('XRANGE', KEYS[7], '(' .. ARGV[3], '+')) do
+      changed[change[2][2]] = true
+    end
+  end
+end
+
+-- Whether the newest run of an entry goes on, as far as is known.
+local function runs(entry, forget)
+  local since = tonumber(string.match(redis.call('HGET', KEYS[8], entry) or '', '^(%d+) '))
+  return since and now - since < forget
+end
+
 local outcomes = {now}
 local sent, missed, refused = 0, 0, 0
 for i, claim in ipairs(claims) do
@@ -66,6 +89,19 @@ for i, claim in ipairs(claims) do
     refused = refused + 1
   end
   -- end guard
+  -- guard: changed
+  if changed[entry] then
+    outcome = -4
+  end
+  -- end guard
+  local overlap = claim[6]
+  if outcome == 1 and overlap[1] and runs(entry, overlap[3]) then
+    outcome = overlap[1] == 'queue' and -6 or -5
+  end
+  if outcome == -5 then
+    redis.call('HSET', KEYS[2], entry, slot)
+    missed = missed + claim[3] + 1
+  end
   if outcome == 1 then
     -- The messages come before the mark: if the first of them is refused, nothing has happened yet.
     local failed = nil
@@ -86,6 +122,9 @@ for i, claim in ipairs(claims) do
     if #claim[4] > 0 and not failed then
       redis.call('HINCRBY', KEYS[3], entry, 1)
       sent = sent + 1
+      if overlap[1] then
+        redis.call('HSET', KEYS[8], entry, string.format('%.0f', now) .. ' ' .. overlap[2])
+      end
     elseif failed then
       missed = missed + 1
     end

@@ -1,0 +1,110 @@
+"""Dynamic entries as JSON, with a version, and back.
+
+{"v": 1, "task": ..., "schedule": {...}, "args": [...], "kwargs": {...}, "options": {...}, "keys": {...}}
+
+`schedule` has one key that says which kind it is: every, cron, solar, rrule or clocked. `keys` are this
+package's own: misfire, overlap, jitter and so on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from celery.schedules import crontab, maybe_schedule, schedule, solar
+
+from celery_singlebeat.errors import EntryError
+from celery_singlebeat.moments import iso
+from celery_singlebeat.policy.entries import check_schedule, split
+from celery_singlebeat.schedules import clocked, rrule
+
+VERSION = 1
+_CRON = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
+
+
+def write(name: str, fields: Mapping[str, Any]) -> tuple[str, str]:
+    """The rule's hash and the JSON of an entry; raises `EntryError` if it cannot be kept."""
+    theirs, ours = split(name, fields)
+    check_schedule(name, theirs.get("schedule"))
+    asked = _schedule_json(name, maybe_schedule(theirs["schedule"], relative=theirs.get("relative", False)))
+    record = {
+        "v": VERSION,
+        "task": theirs["task"],
+        "schedule": asked,
+        "args": list(theirs.get("args") or ()),
+        "kwargs": dict(theirs.get("kwargs") or {}),
+        "options": dict(theirs.get("options") or {}),
+        "keys": ours,
+    }
+    for key in ("args", "kwargs", "options", "keys"):
+        try:
+            json.dumps(record[key], allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise EntryError(name, f"{key}={record[key]!r} cannot be kept as JSON: {error}") from None
+    # What its slots follow from: under another rule the entry starts from now.
+    rule = json.dumps([asked, ours.get("timezone"), ours.get("enabled", True)], sort_keys=True)
+    return hashlib.sha256(rule.encode()).hexdigest()[:16], json.dumps(record, sort_keys=True)
+
+
+def read(name: str, text: str) -> dict[str, Any]:
+    """The fields of an entry, as `beat_schedule` has them; raises `EntryError`."""
+    try:
+        record = json.loads(text)
+        version = record["v"]
+        if version != VERSION:
+            raise EntryError(
+                name, f"it is stored in form {version!r}, and this version reads form {VERSION}: update it"
+            )
+        return {
+            "task": record["task"],
+            "schedule": _schedule(record["schedule"]),
+            "args": tuple(record["args"]),
+            "kwargs": dict(record["kwargs"]),
+            "options": dict(record["options"]),
+            **record["keys"],
+        }
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        raise EntryError(
+            name, f"its stored form cannot be read ({type(error).__name__}: {error}); add it again"
+        ) from None
+
+
+def _schedule_json(name: str, asked: Any) -> dict[str, Any]:
+    kind = type(asked)
+    if kind is schedule:
+        every = {"every": asked.run_every / timedelta(seconds=1)}
+        return {**every, "relative": True} if asked.relative else every
+    if kind is crontab:
+        return {"cron": {field: _cron_text(getattr(asked, f"_orig_{field}")) for field in _CRON}}
+    if kind is solar:
+        return {"solar": asked.event, "lat": asked.lat, "lon": asked.lon}
+    if kind is rrule:
+        return {"rrule": asked.rule, "start": asked.start.isoformat(), "zone": asked.zone.key}
+    if kind is clocked:
+        return {"clocked": iso(asked.at)}
+    raise EntryError(
+        name,
+        f"schedule={asked!r} is a {kind.__name__}, which cannot be stored; "
+        "give seconds, a timedelta, crontab, solar, rrule or clocked, or put the entry into beat_schedule",
+    )
+
+
+def _cron_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return str(value) if isinstance(value, int) else ",".join(map(str, value))
+
+
+def _schedule(stored: Mapping[str, Any]) -> Any:
+    if "every" in stored:
+        return schedule(timedelta(seconds=stored["every"]), relative=bool(stored.get("relative")))
+    if "cron" in stored:
+        return crontab(**{field: stored["cron"][field] for field in _CRON})
+    if "solar" in stored:
+        return solar(stored["solar"], stored["lat"], stored["lon"])
+    if "rrule" in stored:
+        return rrule(stored["rrule"], datetime.fromisoformat(stored["start"]), stored["zone"])
+    return clocked(datetime.fromisoformat(stored["clocked"]))

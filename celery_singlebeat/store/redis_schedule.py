@@ -1,0 +1,88 @@
+"""The dynamic schedule in Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from celery_singlebeat.moments import from_millis
+from celery_singlebeat.policy.pauses import Pause
+from celery_singlebeat.store.keys import Keys
+from celery_singlebeat.store.schedule_ports import Changes, Record
+from celery_singlebeat.store.scripts import Scripts
+
+#: How many entries one script takes.
+BATCH = 500
+
+
+class RedisScheduleStore:
+    """`ScheduleStore` over the scripts of one client."""
+
+    def __init__(self, scripts: Scripts, keys: Keys) -> None:
+        self._scripts = scripts
+        self._keys = keys
+
+    def changes(self, cursor: str = "") -> Changes:
+        keys = self._keys
+        newest, everything, entries, pauses = self._scripts.run(
+            "schedule_changes", [keys.schedule, keys.paused, keys.changes], [cursor]
+        )
+        unreadable: list[str] = []
+        return Changes(
+            cursor=newest,
+            is_everything=bool(everything),
+            records={name: _record(name, text, unreadable) for name, text in _pairs(entries)},
+            pauses={name: _pause(text) for name, text in _pairs(pauses)},
+            unreadable=tuple(unreadable),
+        )
+
+    def put(self, entries: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+        keys, names = self._keys, list(entries)
+        found: dict[str, str] = {}
+        for start in range(0, len(names), BATCH):
+            batch = names[start : start + BATCH]
+            args = [text for name in batch for text in (name, *entries[name])]
+            outcomes = self._scripts.run("schedule_put", [keys.schedule, keys.changes], [keys.events, *args])
+            found.update(zip(batch, outcomes, strict=True))
+        return found
+
+    def remove(self, entry: str) -> bool:
+        keys = self._keys
+        touched = [keys.schedule, keys.paused, keys.running, keys.changes]
+        return bool(self._scripts.run("schedule_remove", touched, [keys.events, entry]))
+
+    def pause(self, entry: str) -> bool:
+        return self._ask_for("pause", entry)
+
+    def resume(self, entry: str) -> bool:
+        return self._ask_for("resume", entry)
+
+    def finish(self, entry: str, task_id: str) -> bool:
+        return bool(self._scripts.run("run_finish", [self._keys.running], [entry, task_id]))
+
+    def _ask_for(self, wish: str, entry: str) -> bool:
+        keys = self._keys
+        touched = [keys.paused, keys.running, keys.changes]
+        return bool(self._scripts.run("schedule_pause", touched, [keys.events, entry, wish]))
+
+
+def _pairs(flat: Sequence[str]) -> list[tuple[str, str]]:
+    return list(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _record(name: str, text: str, unreadable: list[str]) -> Record | None:
+    if not text:
+        return None
+    since, _, rest = text.partition(" ")
+    try:
+        return Record(from_millis(int(since)), rest.partition(" ")[2])
+    except (ValueError, OverflowError):
+        unreadable.append(name)
+        return None
+
+
+def _pause(text: str) -> Pause | None:
+    since, _, until = text.partition(" ")
+    try:
+        return Pause(from_millis(int(since)), from_millis(int(until)) if until else None) if text else None
+    except (ValueError, OverflowError):
+        return None
