@@ -1,9 +1,9 @@
 """The dynamic part of the schedule, as far as this node has read it.
 
-D1  A node reads what changed, not everything, and builds the lines of a big change a few at a time: no slot
+Y1  A node reads what changed, not everything, and builds the lines of a big change a few at a time: no slot
     of another entry waits for it.
-D2  The cursor that a leader emits with never runs ahead of what it has built.
-D3  An entry of the configuration hides a dynamic one of the same name.
+Y2  The cursor that a leader emits with never runs ahead of what it has built.
+Y3  An entry of the configuration hides a dynamic one of the same name.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Dynamic:
         self._lines: dict[str, Line] = {}
         self._records: dict[str, Record] = {}
         self._parked: dict[str, str] = {}
-        #: The place in the stream of changes up to which everything is built (D2).
+        #: The place in the stream of changes up to which everything is built (Y2).
         self.cursor = ""
         self.pauses: dict[str, Pause] = {}
 
@@ -60,7 +60,7 @@ class Dynamic:
         self._told = True
 
     def lines(self, hidden: Collection[str]) -> Iterator[Line]:
-        """All lines but those of the hidden names (D3)."""
+        """All lines but those of the hidden names (Y3)."""
         for name, line in self._lines.items():
             if name in hidden:
                 logger.warning("entry %r: the configuration has it too, the dynamic one rests", name)

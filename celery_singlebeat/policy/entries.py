@@ -90,7 +90,7 @@ def check_schedule(name: str, schedule: object) -> None:
             raise EntryError(name, f"schedule={schedule!r} is not above 0 seconds")
         if seconds < SHORTEST:
             raise EntryError(name, f"schedule={schedule!r} is below the resolution of 1 ms")
-    elif not hasattr(schedule, "is_due"):
+    elif not hasattr(schedule, "is_due") and not hasattr(schedule, "slot_after"):
         raise EntryError(
             name, f"schedule={schedule!r} has no is_due(); give seconds, a timedelta or a schedule object"
         )
@@ -110,7 +110,7 @@ def read_rules(name: str, ours: Mapping[str, Any], defaults: MissedRules) -> Ent
     if "catch_up_limit" in ours:
         missed = replace(missed, limit=int(_number(name, "catch_up_limit", ours["catch_up_limit"])))
     overlap = ours.get("overlap", "allow")
-    if overlap not in OVERLAPS:
+    if not isinstance(overlap, str) or overlap not in OVERLAPS:
         raise EntryError(name, f"overlap={overlap!r}; give 'allow', 'skip' or 'queue'")
     if overlap == "queue":
         if ours.get("misfire", "latest") != "latest":

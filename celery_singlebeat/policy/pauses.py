@@ -8,11 +8,11 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """No slot from `since` on, before `until`, is dispatched; None: until somebody says so."""
+    """While it lasts (`until` is None) no slot is dispatched; afterwards, the slots of its time are not."""
 
     since: datetime
     until: datetime | None = None
 
     def covers(self, slot: datetime) -> bool:
-        """Whether the slot falls into the pause."""
-        return self.since <= slot and (self.until is None or slot < self.until)
+        """Whether the pause keeps a slot back that is due."""
+        return self.until is None or self.since <= slot < self.until

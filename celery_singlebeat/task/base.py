@@ -37,7 +37,7 @@ class SingleBeatTask(Task):  # type: ignore[type-arg]
 
     abstract = True
     #: The scheduler hears of the end of each run, so entries of this task may say how they overlap.
-    tells_its_end: ClassVar[bool] = True
+    _tells_its_end: ClassVar[bool] = True
 
     #: Take a lock around each execution; off: only copies of one call exclude each other.
     exclusive: bool = True

@@ -61,8 +61,11 @@ def test_what_can_be_a_schedule_passes(schedule):
         ({"enabled": "yes"}, "True or False"),
         ({"timezone": "Berlin"}, "Europe/Berlin"),
         ({"timezone": "../etc/passwd"}, "IANA"),
-        ({"overlap": "skip"}, "overlap='skip'"),
-        ({"jitter": 5}, "jitter=5"),
+        ({"overlap": "never"}, "overlap='never'; give 'allow', 'skip' or 'queue'"),
+        ({"overlap": ["skip"]}, "overlap="),
+        ({"overlap": "queue", "misfire": "all"}, "misfire='all' with overlap='queue'"),
+        ({"jitter": -5}, "jitter=-5"),
+        ({"jitter": "a lot"}, "jitter='a lot'"),
     ],
 )
 def test_a_bad_value_is_named_with_what_to_give(fields, word):  # E1
@@ -76,7 +79,14 @@ def test_an_entry_may_lift_the_bound_that_a_setting_has():
 
 def test_keys_of_the_entry_win_over_the_settings():
     fields = {"misfire": "all", "misfire_grace": "90", "catch_up_limit": 7, "enabled": False}
-    rules = read_rules("nightly", {**fields, "timezone": "Europe/Berlin", "jitter": 0}, DEFAULTS)
+    own = {"timezone": "Europe/Berlin", "jitter": "2.5", "overlap": "skip"}
+    rules = read_rules("nightly", {**fields, **own}, DEFAULTS)
     assert rules.missed == MissedRules(misfire=Misfire.ALL, grace=90.0, limit=7)
     assert not rules.enabled
     assert rules.timezone == ZoneInfo("Europe/Berlin")
+    assert (rules.jitter, rules.overlap) == (2.5, "skip")
+
+
+def test_an_entry_that_queues_keeps_its_newest_slot_only():
+    missed = read_rules("nightly", {"overlap": "queue"}, MissedRules(misfire=Misfire.SKIP)).missed
+    assert (missed.misfire, missed.failover) == (Misfire.LATEST, 0.0)
