@@ -292,7 +292,7 @@ def test_every_attribute_of_a_task_is_in_the_table_with_its_default():
         name
         for name in vars(SingleBeatTask)
         if name in SingleBeatTask.__annotations__ or name in ("acks_late", "reject_on_worker_lost")
-    } - {"_singlebeat_rules"}
+    } - {"_singlebeat_rules", "_tells_its_end"}
     assert set(rows) == own | {"retry_on_worker_lost"}
     settings = {item.name for item in fields(Settings)}
     for name, row in rows.items():

@@ -233,9 +233,7 @@ class SingleBeatMixin(_Base):
                 "belongs into a tick() that calls super(), in the class that begins with SingleBeatMixin",
                 type(self).__name__,
             )
-        return Machine(
-            self._wiring, send=self._send, atomic=self._atomic, make=self._make, tell=self._hear
-        )
+        return Machine(self._wiring, send=self._send, atomic=self._atomic, make=self._make, tell=self._hear)
 
     def _hear(self, event: Event) -> None:
         self._wiring.tell(event)

@@ -302,8 +302,9 @@ _INVARIANT = re.compile(r"^([A-Z][0-9]+)  (\S.*(?:\n    .*)*)", re.MULTILINE)
 #: Where the tests of a module's invariants are. Two modules may use the same letter.
 _SHOWN_IN = {
     "beat": ("tests/beat/test_[del]*", "tests/beat/test_config*", "tests/faults", "tests/store/test_slot*"),
+    "beat.dynamic": ("tests/beat/test_schedule*", "tests/store/test_schedule*"),
     "beat.publisher": ("tests/faults/test_broker*",),
-    "beat.timetables": ("tests/beat/test_timetables*", "tests/beat/test_[cd]*"),
+    "beat.timetables": ("tests/beat/test_timetables*", "tests/beat/test_[cd]*", "tests/test_schedules*"),
     "beat.windows": ("tests/beat",),
     "cli": ("tests/cli",),
     "policy.backoff": ("tests/policy/test_backoff*", "tests/task"),
@@ -312,6 +313,7 @@ _SHOWN_IN = {
     "policy.dead_letters": ("tests/policy/test_dead_letters*", "tests/task"),
     "policy.diagnosis": ("tests/policy/test_diagnosis*", "tests/store/test_server*"),
     "policy.entries": ("tests/policy/test_entries*", "tests/beat"),
+    "policy.jitter": ("tests/policy/test_jitter*",),
     "policy.leases": ("tests/policy/test_leases*", "tests/beat", "tests/store/test_lease*"),
     "policy.lock_keys": ("tests/policy/test_lock_keys*", "tests/task"),
     "policy.slots": ("tests/policy/test_slots*", "tests/beat"),
