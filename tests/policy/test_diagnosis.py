@@ -136,13 +136,16 @@ NOPERM = "NoPermissionError: this user has no permissions"
         ("cluster", DARK, "cluster mode", {"is_cluster": None}),
         ("latency", WELL, "median 2 ms, worst 3 ms of 3 PINGs", {}),
         ("latency", WARN, "worst 101 ms", {"round_trips": (0.001, 0.001, 0.101)}),
+        ("latency", WELL, "worst 99 ms", {"round_trips": (0.001, 0.001, 0.099)}),
+        ("latency", WARN, "median 300 ms", {"round_trips": (0.3, 0.3, 0.001)}),
         ("latency", BAD, "median 301 ms", {"round_trips": (0.301, 0.301, 0.001)}),
         ("latency", None, "", {"round_trips": ()}),
         ("clock", WELL, "0.000 s", {}),
         ("clock", WELL, "0.500 s", {"clock_ahead": (0.05, 0.95)}),
         ("clock", WARN, "0.200 s ahead of", {"clock_ahead": (0.15, 0.25)}),
         ("clock", WARN, "0.200 s behind", {"clock_ahead": (-0.25, -0.15)}),
-        ("clock", WARN, "9.900 s ahead of", {"clock_ahead": (9.8, 10.0)}),
+        ("clock", WELL, "0.150 s ahead of", {"clock_ahead": (0.1, 0.2)}),
+        ("clock", WARN, "10.100 s ahead of", {"clock_ahead": (10.0, 10.2)}),
         ("clock", BAD, "3600.000 s ahead of", {"clock_ahead": (3599.9, 3600.1)}),
         ("clock", BAD, "3600.000 s behind", {"clock_ahead": (-3600.1, -3599.9)}),
         ("clock", None, "", {"clock_ahead": None}),
@@ -269,6 +272,7 @@ def only(task, **changes):
         ("broker", BAD, "refused", broker(problem="refused")),
         ("visibility-timeout", WELL, "visibility_timeout of 3600 s", {}),
         ("visibility-timeout", BAD, "lock_ttl of shop.sync (30 s)", broker(redelivers_after=29)),
+        ("visibility-timeout", WELL, "30 s", broker(redelivers_after=30)),
         ("visibility-timeout", WELL, "29 s", {**broker(redelivers_after=29), **only(OURS, exclusive=False)}),
         ("visibility-timeout", WELL, "29 s", {**broker(redelivers_after=29), **only(PLAIN)}),
         ("visibility-timeout", WARN, "result options", broker(stray=("the result options",))),
@@ -285,7 +289,8 @@ def only(task, **changes):
         ("time-limits", WELL, "have none", {**broker(RABBIT), **only(LATE, time_limit=None)}),
         ("time-limits", None, "", only(PLAIN, time_limit=3601)),
         ("time-limits", None, "", broker(redelivers_after=None)),
-        ("backoff", WELL, "above every wait", {}),
+        ("backoff", WELL, "above every wait", only(PLAIN, longest_wait=3600)),
+        ("backoff", WELL, "above every wait", {"countdowns": {"nightly": 3600.0}}),
         ("backoff", WARN, "shop.sync (3601 s)", only(OURS, longest_wait=3601)),
         ("backoff", BAD, "shop.plain (3601 s)", only(PLAIN, longest_wait=3601)),
         ("backoff", WARN, "shop.plain (3601 s)", {**broker(RABBIT), **only(PLAIN, longest_wait=3601)}),
@@ -296,6 +301,24 @@ def only(task, **changes):
 )
 def test_a_broker_is_judged_by_what_it_delivers_again(check, verdict, words, changes):  # V1, V2, V3
     judged(check, verdict, words, facts(**changes))
+
+
+def test_a_remedy_names_the_number_that_is_enough():
+    hour, day = replace(LATE, name="hour", time_limit=3601), replace(LATE, name="day", time_limit=86_400)
+    assert "(86400 s)" in the("time-limits", diagnose(facts(tasks=(hour, day)))).remedy
+    waits = tuple(replace(PLAIN, name=str(wait), longest_wait=wait) for wait in (3601, 86_400))
+    found = the("backoff", diagnose(facts(tasks=waits, countdowns={"nightly": 7200.0})))
+    assert "above 86400 s" in found.remedy
+    locks = tuple(replace(OURS, name=str(ttl), lock_ttl=ttl) for ttl in (70, 80))
+    assert (
+        "above 80 s"
+        in the("visibility-timeout", diagnose(facts(tasks=locks, **broker(redelivers_after=60)))).remedy
+    )
+
+
+def test_a_few_tasks_are_all_named():
+    few = tuple(replace(PLAIN, name=f"shop.{letter}", longest_wait=7200) for letter in "abcde")
+    assert "more" not in the("backoff", diagnose(facts(tasks=few))).found
 
 
 def test_many_tasks_are_named_in_part():
@@ -324,10 +347,18 @@ FAR = (replace(SERVER, round_trips=(3.0,)),)
             only(OURS, on_conflict="retry", conflict_countdown=5, conflict_timeout=4),
         ),
         ("tasks", WELL, "1 tasks", only(OURS, on_conflict="skip", conflict_timeout=4)),
+        ("tasks", WELL, "1 tasks", only(OURS, on_conflict="retry", conflict_timeout=5)),
         ("tasks", WARN, "a copy that comes late would run", only(OURS, dedupe_ttl=3599)),
         ("tasks", WARN, "both would run", {**only(OURS, dedupe_ttl=0), "is_atomic": False}),
         ("tasks", WELL, "1 tasks", only(OURS, dedupe_ttl=0)),
         ("lock-ttl", WELL, "30 s is the shortest of 1", {}),
+        (
+            "lock-ttl",
+            WELL,
+            "30 s is the shortest of 2",
+            {"tasks": (OURS, replace(OURS, name="b", lock_ttl=60))},
+        ),
+        ("lock-ttl", WELL, "1 s is the shortest of 1", only(OURS, lock_ttl=1)),
         ("lock-ttl", BAD, "shop.sync (0.9 s)", only(OURS, lock_ttl=0.9)),
         (
             "lock-ttl",
