@@ -9,7 +9,7 @@ from celery import Celery
 
 from celery_singlebeat.policy import backoff
 from celery_singlebeat.policy.backoff import Backoff
-from celery_singlebeat.policy.diagnosis.facts import TaskFacts
+from celery_singlebeat.policy.diagnosis.facts import Countdown, TaskFacts
 from celery_singlebeat.settings import Settings
 from celery_singlebeat.task.base import SingleBeatTask
 from celery_singlebeat.task.rules import TaskRules, read_rules
@@ -25,15 +25,15 @@ def read_tasks(app: Celery, settings: Settings) -> tuple[TaskFacts, ...]:
     return tuple(_read(app, task, settings) for name, task in tasks if not name.startswith(_CELERYS_OWN))
 
 
-def read_countdowns(app: Celery) -> dict[str, float]:
-    """Entry -> the countdown in its options, in seconds. What cannot be read is the beat's to tell."""
+def read_countdowns(app: Celery) -> tuple[Countdown, ...]:
+    """The countdowns in the options of schedule entries. What cannot be read is the beat's to tell."""
     schedule: Any = app.conf.beat_schedule
-    found = {}
+    found = []
     for name, entry in schedule.items() if isinstance(schedule, Mapping) else ():
         options = entry.get("options") if isinstance(entry, Mapping) else None
         if isinstance(options, Mapping) and (wait := _seconds(options.get("countdown"))):
-            found[str(name)] = wait
-    return found
+            found.append(Countdown(entry=str(name), task=str(entry.get("task")), seconds=wait))
+    return tuple(found)
 
 
 def _read(app: Celery, task: Any, settings: Settings) -> TaskFacts:

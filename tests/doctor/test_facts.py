@@ -195,7 +195,8 @@ def test_countdowns_in_the_schedule_are_read_and_oddities_are_the_beats_to_tell(
         "bad options": {"task": "t", "schedule": 60, "options": 7},
         "bad": None,
     }
-    assert read_countdowns(make_app(beat_schedule=schedule)) == {"later": 7200.0}
+    (found,) = read_countdowns(make_app(beat_schedule=schedule))
+    assert (found.entry, found.task, found.seconds) == ("later", "t", 7200.0)
 
 
 # Beats

@@ -8,6 +8,7 @@ from celery_singlebeat.policy.diagnosis import APP_CHECKS, SERVER_CHECKS, Verdic
 from celery_singlebeat.policy.diagnosis.facts import (
     Beats,
     Broker,
+    Countdown,
     Facts,
     Memory,
     Persistence,
@@ -261,6 +262,10 @@ def broker(known=REDIS, **changes):
     return {"broker": replace(known, **changes)}
 
 
+def delayed(task, seconds):
+    return {"countdowns": (Countdown(entry="nightly", task=task, seconds=seconds),)}
+
+
 def only(task, **changes):
     return {"tasks": (replace(task, **changes),)}
 
@@ -290,11 +295,13 @@ def only(task, **changes):
         ("time-limits", None, "", only(PLAIN, time_limit=3601)),
         ("time-limits", None, "", broker(redelivers_after=None)),
         ("backoff", WELL, "above every wait", only(PLAIN, longest_wait=3600)),
-        ("backoff", WELL, "above every wait", {"countdowns": {"nightly": 3600.0}}),
+        ("backoff", WELL, "above every wait", delayed("shop.plain", 3600)),
         ("backoff", WARN, "shop.sync (3601 s)", only(OURS, longest_wait=3601)),
         ("backoff", BAD, "shop.plain (3601 s)", only(PLAIN, longest_wait=3601)),
         ("backoff", WARN, "shop.plain (3601 s)", {**broker(RABBIT), **only(PLAIN, longest_wait=3601)}),
-        ("backoff", WARN, "entry nightly (7200 s)", {"countdowns": {"nightly": 7200.0}}),
+        ("backoff", BAD, "entry nightly (7200 s)", delayed("shop.plain", 7200)),
+        ("backoff", WARN, "entry nightly (7200 s)", delayed("shop.sync", 7200)),
+        ("backoff", WARN, "entry nightly (7200 s)", delayed("elsewhere.task", 7200)),
         ("backoff", None, "", {**broker(holds_waiting=False), **only(OURS, longest_wait=3601)}),
         ("backoff", None, "", broker(redelivers_after=None)),
     ],
@@ -307,7 +314,7 @@ def test_a_remedy_names_the_number_that_is_enough():
     hour, day = replace(LATE, name="hour", time_limit=3601), replace(LATE, name="day", time_limit=86_400)
     assert "(86400 s)" in the("time-limits", diagnose(facts(tasks=(hour, day)))).remedy
     waits = tuple(replace(PLAIN, name=str(wait), longest_wait=wait) for wait in (3601, 86_400))
-    found = the("backoff", diagnose(facts(tasks=waits, countdowns={"nightly": 7200.0})))
+    found = the("backoff", diagnose(facts(tasks=waits, **delayed("shop.plain", 7200))))
     assert "above 86400 s" in found.remedy
     locks = tuple(replace(OURS, name=str(ttl), lock_ttl=ttl) for ttl in (70, 80))
     assert (

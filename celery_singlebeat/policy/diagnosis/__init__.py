@@ -41,7 +41,7 @@ APP_CHECKS: dict[str, Callable[[Facts], Finding | None]] = {
     "broker": brokers.reachability,
     "visibility-timeout": brokers.redelivery,
     "time-limits": brokers.time_limits,
-    "backoff": brokers.waits,
+    "backoff": brokers.waiting,
     "tasks": tasks.tasks,
     "lock-ttl": tasks.lock_ttl,
     "acknowledgement": tasks.acknowledgement,

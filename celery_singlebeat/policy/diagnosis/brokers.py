@@ -79,7 +79,7 @@ def time_limits(facts: Facts) -> Finding | None:
     return ok(f"{found}; {len(unbounded)} of {len(late)} tasks have none" if unbounded else found)
 
 
-def waits(facts: Facts) -> Finding | None:
+def waiting(facts: Facts) -> Finding | None:
     """Fails if a plain task may wait for longer than the broker does (backoff, countdown of an entry): each
     worker gets a copy, and all run. Warns if a `SingleBeatTask` may (backoff, `conflict_countdown`).
     """
@@ -87,16 +87,17 @@ def waits(facts: Facts) -> Finding | None:
     if after is None or not broker.holds_waiting:
         return None
     long = {task.name: task.longest_wait for task in facts.tasks if task.longest_wait > after}
-    entries = {f"entry {name}": wait for name, wait in facts.countdowns.items() if wait > after}
+    entries = [delay for delay in facts.countdowns if delay.seconds > after]
     if not long and not entries:
         return ok(f"{_told(broker)} is above every wait")
-    longest = max([*long.values(), *entries.values()])
+    waits = {**long, **{f"entry {delay.entry}": delay.seconds for delay in entries}}
+    longest = max(waits.values())
     found = (
-        f"{_told(broker)} is shorter than the longest wait of {_with_seconds({**long, **entries})}: such a "
+        f"{_told(broker)} is shorter than the longest wait of {_with_seconds(waits)}: such a "
         "message is delivered again and again while it waits"
     )
     remedy = f"set {broker.redelivery} above {longest:g} s, or wait for less (retry_backoff_max, countdown)"
-    return _judged(facts, long or entries, found, remedy)
+    return _judged(facts, {*long, *(delay.task for delay in entries)}, found, remedy)
 
 
 def _judged(facts: Facts, names: Iterable[str], found: str, remedy: str) -> Finding:

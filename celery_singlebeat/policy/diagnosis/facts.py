@@ -122,6 +122,15 @@ class TaskFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Countdown:
+    """An entry of the schedule whose options delay each call of its task by so many seconds."""
+
+    entry: str
+    task: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Beats:
     """What the beats told the store. `silent` and `wedged` are one line for each such beat.
 
@@ -145,8 +154,7 @@ class Beats:
 class Facts:
     """Everything that is judged. `beats` is None where the store did not answer, or with a problem.
 
-    `countdowns` are those in the options of schedule entries. `dead_letters` is the number in each queue,
-    and None where the broker did not answer.
+    `dead_letters` is the number in each queue, and None where the broker did not answer.
     """
 
     settings: Settings
@@ -155,7 +163,7 @@ class Facts:
     servers: tuple[Server, ...]
     broker: Broker
     tasks: tuple[TaskFacts, ...] = ()
-    countdowns: Mapping[str, float] = field(default_factory=dict)
+    countdowns: tuple[Countdown, ...] = ()
     beats: Beats | None = None
     beats_problem: str = ""
     dead_letters: Mapping[str, int | None] = field(default_factory=dict)

@@ -110,8 +110,8 @@ def scripts(server: Server, facts: Facts) -> Finding | None:
 
 
 def subscriptions(server: Server, facts: Facts) -> Finding | None:
-    """Fails if a subscription does not work: then a crash is noticed when a slot is overdue, and `resign` is
-    not heard. Warns if it works and hears nothing.
+    """Fails if a subscription does not work, or hears nothing: then a crash is noticed when a slot is
+    overdue, and `resign` is not heard.
     """
     if server.probe is None:
         return None
