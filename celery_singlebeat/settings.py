@@ -62,12 +62,17 @@ class Settings:
     lock_backend: str = "redis"
     #: How long the id of a successful call is remembered, so that a redelivered copy does not run.
     dedupe_ttl: float = 3600.0
-    #: Where a call waits for its next attempt: "eta" is Celery's countdown.
+    #: Where a call waits for its next attempt: "eta" is Celery's countdown; "redis" is a sorted set
+    #: in Redis, from which the leader (or a worker, if no beat runs) moves it to its queue when due.
     retry_store: str = "eta"
     #: Queue for calls that failed for good; None: off.
     dead_letter_queue: str | None = "dead_letters"
     #: How many dead letters are kept; the oldest beyond it are trimmed, and counted.
     dead_letter_limit: int = 100_000
+    #: After how long a dead letter is dropped, and counted; None: never.
+    dead_letter_max_age: float | None = None
+    #: Bury messages that Celery would drop: undecodable ones, and those of unregistered tasks.
+    bury_undecodable: bool = True
     #: Deliveries without an outcome (worker killed, out of memory) before a call is buried.
     poison_limit: int = 5
     #: "text" or "json": one JSON object a line.
@@ -84,6 +89,12 @@ class Settings:
             "misfire_grace",
             self.misfire_grace,
             "give a number, 0 or larger, or None for no bound",
+        )
+        _demand(
+            self.dead_letter_max_age is None or self.dead_letter_max_age > 0,
+            "dead_letter_max_age",
+            self.dead_letter_max_age,
+            "give a number above 0, or None for no limit",
         )
         for name, choices in _CHOICES.items():
             value = getattr(self, name)
@@ -125,7 +136,7 @@ class Settings:
         """
         given = _given(conf, namespace)
         values = {name: _convert(name, value) for name, value in given.items() if value is not None}
-        for name in ("misfire_grace", "dead_letter_queue"):
+        for name in ("misfire_grace", "dead_letter_queue", "dead_letter_max_age"):
             if name in given and given[name] in (None, ""):
                 values[name] = None
         values.setdefault("prefix", f"singlebeat:{main or 'celery'}")
@@ -145,7 +156,6 @@ _CHOICES = {
 }
 _NOT_YET = {
     "lock_backend": ("redlock", "postgresql", "redis+postgresql"),
-    "retry_store": ("redis",),
 }
 #: Names of the settings that later versions read; giving them now is an error, not a typing mistake.
 _LATER = ("http", "lock_urls", "postgres_dsn")
@@ -159,8 +169,29 @@ _NUMBERS: dict[str, type[int | float]] = {
     "lock_ttl": float,
     "dedupe_ttl": float,
     "dead_letter_limit": int,
+    "dead_letter_max_age": float,
     "poison_limit": int,
 }
+
+
+_FLAGS = ("bury_undecodable",)
+_WORDS = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "1": True,
+    "false": False,
+    "no": False,
+    "off": False,
+    "0": False,
+}
+
+
+def _flag(name: str, value: Any) -> bool:
+    found = value if isinstance(value, bool) else _WORDS.get(str(value).strip().lower())
+    if found is None:
+        raise SettingsError(f"{PREFIX}{name}={value!r}: give True or False")
+    return found
 
 
 def _demand(holds: bool, name: str, value: object, remedy: str) -> None:
@@ -202,6 +233,8 @@ def _convert(name: str, value: Any) -> Any:
             if not isinstance(value, Mapping):
                 raise SettingsError(f"{PREFIX}{name} is a {type(value).__name__}: give a dict")
             return dict(value)
+        if name in _FLAGS:
+            return _flag(name, value)
         if not isinstance(value, str):
             raise SettingsError(f"{PREFIX}{name} is a {type(value).__name__}: give text")
         return value.strip()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import cached_property
 from typing import Any, TypeVar
@@ -14,6 +14,7 @@ from celery import Celery
 from celery_singlebeat import events, json_logs, logs, signals
 from celery_singlebeat.clock import Clock, SystemClock
 from celery_singlebeat.errors import SettingsError
+from celery_singlebeat.policy.dead_letters import RERUN
 from celery_singlebeat.settings import Settings
 from celery_singlebeat.store.broker_letters import BrokerLetterStore
 from celery_singlebeat.store.connection import Address, address_from, address_of, connect, demand_master
@@ -22,15 +23,18 @@ from celery_singlebeat.store.letter_ports import LetterStore
 from celery_singlebeat.store.lock_ports import LockStore
 from celery_singlebeat.store.memory_beat import MemoryBeatStore
 from celery_singlebeat.store.memory_locks import MemoryLockStore
+from celery_singlebeat.store.memory_waiting import MemoryWaitingStore
 from celery_singlebeat.store.ports import BeatStore
 from celery_singlebeat.store.redis_beat import RedisBeatStore
 from celery_singlebeat.store.redis_letters import RedisLetterStore
 from celery_singlebeat.store.redis_locks import RedisLockStore
 from celery_singlebeat.store.redis_schedule import RedisScheduleStore
 from celery_singlebeat.store.redis_server import RedisServerStore
+from celery_singlebeat.store.redis_waiting import RedisWaitingStore
 from celery_singlebeat.store.schedule_ports import ScheduleStore
 from celery_singlebeat.store.scripts import Scripts
 from celery_singlebeat.store.server_ports import ServerStore
+from celery_singlebeat.store.waiting_ports import WaitingStore
 
 T = TypeVar("T")
 
@@ -179,8 +183,9 @@ class Wiring:
         return sorted(queue for queue in queues if isinstance(queue, str))
 
     def letter_stores(self) -> list[LetterStore]:
-        """One store for each of these queues."""
-        return [self.letter_store(queue) for queue in self.letter_queues()]
+        """One store for each of these queues, and for the one beside each."""
+        names = self.letter_queues()
+        return [self.letter_store(queue) for queue in sorted({*names, *map(beside, names)})]
 
     def _letter_store(self, queue: str) -> LetterStore:
         options = self.app.conf.broker_transport_options or {}
@@ -227,6 +232,26 @@ class Wiring:
             )
         return found
 
+    def waiting_store(self) -> WaitingStore:
+        """Where calls wait for their next attempt: one client for this process, whoever asks."""
+        return self._waiting
+
+    @cached_property
+    def _waiting(self) -> WaitingStore:
+        # In the broker's own database a message moves into its queue in one step.
+        if self.broker is None and self.in_memory:
+            return self.shared(MemoryWaitingStore, lambda: MemoryWaitingStore(self.clock))
+        place = self.broker or self.address
+        return RedisWaitingStore(
+            lambda: connect(place, timeout=self.patience, name="singlebeat-waiting"), self.keys
+        )
+
+    @property
+    def keeps_waiting_calls(self) -> bool:
+        """Whether a task of this app lets its calls wait in a store, not at the broker."""
+        kinds = {getattr(task, "retry_store", None) or "eta" for task in self.app.tasks.values()}
+        return self.settings.retry_store == "redis" or "redis" in kinds
+
     def shared(self, kind: type[T], make: Callable[[], T]) -> T:
         """The one store of this kind and prefix in this process, for memory:// URLs."""
         place = (kind, self.settings.prefix)
@@ -244,6 +269,16 @@ class Wiring:
         if signal is not None and signal.receivers:
             values = {item.name: getattr(event, item.name) for item in fields(event)}
             signal.send(sender=self.app, **values)
+
+
+def beside(queue: str) -> str:
+    """The queue for calls that failed again when a worker on the dead-letter queue `queue` ran them."""
+    return f"{queue}.failed"
+
+
+def grave(queue: str, headers: Mapping[str, Any]) -> str:
+    """The queue in which a call with these headers is buried, if its dead-letter queue is `queue`."""
+    return beside(queue) if headers.get(RERUN) else queue
 
 
 _wirings: weakref.WeakKeyDictionary[Celery, Wiring] = weakref.WeakKeyDictionary()

@@ -55,6 +55,7 @@ def replaced(old: str, new: str) -> Callable[[str], str]:
 LUA = "celery_singlebeat/store/lua"
 SLOTS, LEASES = "tests/store/test_slot_contract.py", "tests/store/test_lease_contract.py"
 LOCKS = "tests/store/test_lock_contract.py"
+LETTERS, WAITING = "tests/store/test_letter_contract.py", "tests/store/test_waiting_contract.py"
 
 MUTANTS = (
     Mutant(
@@ -133,6 +134,36 @@ MUTANTS = (
         "celery_singlebeat/policy/clocks.py",
         replaced("return own if offset is None else min(own,", "return own if offset is None else max(own,"),
         ("tests/policy/test_clocks.py::test_both_clocks_must_say_that_a_slot_is_due",),
+    ),
+    Mutant(
+        "letter",
+        "a letter that somebody else took is sent again",
+        f"{LUA}/letter_move.lua",
+        without_guard("letter"),
+        (
+            "tests/task/test_many_letters.py::test_operators_with_other_wishes_do_not_make_each_other_skip_letters",
+        ),
+    ),
+    Mutant(
+        "second letter",
+        "a call is buried twice",
+        f"{LUA}/letter_bury.lua",
+        without_guard("letter"),
+        (f"{LETTERS}::test_a_call_has_one_letter_for_each_count_of_replays",),
+    ),
+    Mutant(
+        "due",
+        "a call that waits is sent before it is due",
+        f"{LUA}/waiting_move.lua",
+        replaced("'-inf', string.format('%.0f', now)", "'-inf', '+inf'"),
+        (f"{WAITING}::test_a_record_waits_until_it_is_due",),
+    ),
+    Mutant(
+        "rank",
+        "workers move although a beat does",
+        f"{LUA}/waiting_move.lua",
+        without_guard("rank"),
+        (f"{WAITING}::test_a_worker_rests_while_a_beat_moves",),
     ),
 )
 

@@ -22,10 +22,10 @@ from celery_singlebeat.beat.calls import call_of
 from celery_singlebeat.beat.dynamic import Dynamic
 from celery_singlebeat.beat.elector import Elector
 from celery_singlebeat.beat.lines import PLAUSIBLE, Agenda, Line
-from celery_singlebeat.beat.publishing import Tray, collected
 from celery_singlebeat.clock import Clock
 from celery_singlebeat.errors import Deposed, StoreUnavailable
 from celery_singlebeat.events import Listener, SlotDispatched, SlotRefused, SlotSkipped
+from celery_singlebeat.messages import Tray, collected
 from celery_singlebeat.moments import Monotonic, later, whole
 from celery_singlebeat.policy.leases import Grant
 from celery_singlebeat.policy.slots import Dispatch, Skip, Verdict, judge

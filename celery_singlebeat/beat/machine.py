@@ -22,8 +22,10 @@ from celery_singlebeat.beat.watch import Watch
 from celery_singlebeat.errors import Deposed, NotLeader, StoreUnavailable
 from celery_singlebeat.events import Listener
 from celery_singlebeat.health import birth
+from celery_singlebeat.mover import Mover
 from celery_singlebeat.store.ports import Candidate, NodeReport
 from celery_singlebeat.store.schedule_ports import Record
+from celery_singlebeat.store.waiting_ports import Rank
 from celery_singlebeat.wiring import Wiring
 
 #: Longest sleeps between two ticks, in seconds, for a standby and for a leader.
@@ -106,6 +108,8 @@ class Machine:
             clock=clock,
         )
 
+        self._mover = Mover(wiring, Rank.BEAT, self._may_lead)
+
     def fill(self, lines: Iterable[Line], parked: Mapping[str, str]) -> None:
         """Take another static schedule."""
         static = list(lines)
@@ -120,6 +124,7 @@ class Machine:
         """Dispatch what is due if this node leads, watch otherwise; seconds until the next turn."""
         self._pulse.beat()
         self._heartbeat.start()
+        self._mover.start()
         nap = min(longest, self._lead() if self._may_lead() else self._stand_by())
         self._pulse.beat(away=nap)
         return nap
@@ -132,6 +137,7 @@ class Machine:
     def stop(self) -> None:
         """End the threads and the connections."""
         self._publisher.stop()
+        self._mover.stop()
         self._heartbeat.stop()
         try:
             self._farewell.leave(self._node)

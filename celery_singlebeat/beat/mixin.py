@@ -30,16 +30,16 @@ from typing_extensions import override
 from celery_singlebeat.beat import records
 from celery_singlebeat.beat.lines import Line, make_line
 from celery_singlebeat.beat.machine import STANDBY_NAP, Machine
-from celery_singlebeat.beat.publishing import (
+from celery_singlebeat.beat.surroundings import signals_wait
+from celery_singlebeat.beat.windows import OwnWill
+from celery_singlebeat.errors import EntryError
+from celery_singlebeat.events import Event, SlotDispatched
+from celery_singlebeat.messages import (
     CollectingProducer,
     DeclaringOnce,
     collecting_connection,
     current_tray,
 )
-from celery_singlebeat.beat.surroundings import signals_wait
-from celery_singlebeat.beat.windows import OwnWill
-from celery_singlebeat.errors import EntryError
-from celery_singlebeat.events import Event, SlotDispatched
 from celery_singlebeat.moments import Monotonic, later
 from celery_singlebeat.policy.entries import EntryRules, check_schedule, read_rules, split
 from celery_singlebeat.policy.slots import Misfire, MissedRules

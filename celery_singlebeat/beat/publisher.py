@@ -13,23 +13,22 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from celery import Celery
 from kombu import Connection, Producer
 
-from celery_singlebeat.beat.publishing import send_record
 from celery_singlebeat.clock import Clock
 from celery_singlebeat.errors import NotLeader, StoreUnavailable
 from celery_singlebeat.events import Listener, PublishFailed
+from celery_singlebeat.messages import confirming_connection, send_record
 from celery_singlebeat.moments import Monotonic
 from celery_singlebeat.policy.leases import Grant, Term
 from celery_singlebeat.store.ports import SlotStore
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that one call of the broker may take, and between two tries while it fails.
-BROKER_PATIENCE, TRY_AGAIN = 5, 1.0
+#: Seconds between two tries while the broker fails.
+TRY_AGAIN = 1.0
 #: Seconds between two "the broker does not take them" lines.
 REMIND = 60.0
 
@@ -159,16 +158,3 @@ class Publisher:
                 connection.release()
             except Exception:  # it is being thrown away because it does not work
                 logger.debug("closing the broker connection failed", exc_info=True)
-
-
-def confirming_connection(app: Celery) -> Connection:
-    """A broker connection whose `publish` returns after the broker's confirmation."""
-    connection = app.connection_for_write()
-    options: dict[str, Any] = dict(connection.transport_options or {})
-    if str(connection.transport_cls).startswith(("amqp", "pyamqp")):
-        options |= {"confirm_publish": True}
-        options.setdefault("read_timeout", BROKER_PATIENCE)
-        options.setdefault("write_timeout", BROKER_PATIENCE)
-    connection.transport_options = options
-    connection.connect_timeout = min(connection.connect_timeout or BROKER_PATIENCE, BROKER_PATIENCE)
-    return connection

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
 
@@ -46,12 +46,15 @@ def since(ctx: click.Context, param: click.Parameter, value: str | None) -> date
 
 
 def filters(command: C) -> C:
-    """`--task`, `--reason`, `--since` and `--limit`."""
+    """`--task`, `--reason`, `--exception`, `--entry`, `--since`, `--before` and `--limit`."""
     for option in (
         click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most so many letters."),
+        click.option("--before", callback=since, metavar="WHEN", help="Died before: as for --since."),
         click.option(
             "--since", callback=since, metavar="WHEN", help="Died since: ISO 8601, or 90s, 30m, 2h, 7d."
         ),
+        click.option("--entry", metavar="NAME", help="Dispatched for this entry of the schedule."),
+        click.option("--exception", metavar="NAME", help="Died of this exception class."),
         click.option("--reason", type=click.Choice(REASONS), help="Died for this reason."),
         click.option("--task", metavar="NAME", help="Calls of this task."),
     ):
@@ -107,10 +110,20 @@ def count(ctx: click.Context, *, as_json: bool) -> None:
 
 
 @dlq.command()
+@filters
+@click.pass_context
+def export(ctx: click.Context, /, **chosen: Any) -> None:
+    """Print dead letters as JSON lines, oldest first, without holding all of them in memory."""
+    for letter in _letters(ctx).each(**chosen):
+        say(json.dumps(letter, default=str))
+
+
+@dlq.command()
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @click.option("--all", "everything", is_flag=True, help="Replay every dead letter.")
 @filters
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="At most N a second.")
+@click.option("--queue", metavar="NAME", help="Send them to this queue, not to their own.")
 @click.option("--dry-run", is_flag=True, help="Say what would be replayed, and do nothing.")
 @yes_option
 @click.pass_context
@@ -121,6 +134,7 @@ def replay(
     ids: tuple[str, ...],
     everything: bool,
     rate: float | None,
+    queue: str | None,
     dry_run: bool,
     yes: bool,
     limit: int | None,
@@ -137,42 +151,104 @@ def replay(
         raise click.UsageError("say which: IDs, or --all, or filters", ctx)
     letters = _letters(ctx)
     if dry_run:
-        found = _found(letters, ids, limit, chosen)
-        for letter in found:
-            say(f"would replay {letter['id']} ({letter['task']}) to queue {letter['queue']}")
-        say(f"{_number(len(found))} would be replayed")
+        number = 0
+        for letter in _found(letters, ids, limit, chosen):
+            number += 1
+            say(f"would replay {letter['id']} ({letter['task']}) to queue {queue or letter['queue']}")
+        say(f"{_number(number)} would be replayed")
         return
-    if not ids:
-        ids = tuple(letter["id"] for letter in letters.list(limit=limit, **chosen))
-        if ids:
-            ask(f"Replay {_number(len(ids))}?", yes=yes)
-    _replay(ctx, letters, tuple(dict.fromkeys(ids))[:limit], pause=1 / rate if rate else 0.0)
+    if not ids and not yes:
+        number = _count(letters, limit, chosen)
+        if number == 0:
+            say(f"{_number(0)} replayed")
+            return
+        ask(f"Replay {_number(number)}?", yes=yes)
+    given = {"ids": dict.fromkeys(ids)} if ids else chosen
+    _replay(ctx, letters.replay_each(limit=limit, rate=rate, queue=queue, **given), set(ids), limit)
 
 
-def _found(letters: Any, ids: tuple[str, ...], limit: int | None, chosen: dict[str, Any]) -> list[Any]:
+def _found(letters: Any, ids: tuple[str, ...], limit: int | None, chosen: dict[str, Any]) -> Iterable[Any]:
     if ids:
         return [letters.get(letter_id) for letter_id in dict.fromkeys(ids)][:limit]
-    found: list[Any] = letters.list(limit=limit, **chosen)
+    found: Iterable[Any] = letters.each(limit=limit, **chosen)
     return found
 
 
-def _replay(ctx: click.Context, letters: Any, ids: tuple[str, ...], *, pause: float) -> None:
-    """Replay one after the other; one that cannot be replayed is told, and does not stop the others."""
-    from celery_singlebeat.errors import DeadLetterError  # noqa: PLC0415 - see the package
+def _count(letters: Any, limit: int | None, chosen: dict[str, Any]) -> int:
+    """How many letters an operation would take."""
+    if all(value is None for value in chosen.values()):
+        number: int = letters.count()
+        return number if limit is None else min(limit, number)
+    return sum(1 for _ in letters.each(limit=limit, **chosen))
 
-    done = 0
-    for position, letter_id in enumerate(ids):
-        if position and pause:
-            time.sleep(pause)
-        try:
-            letter = letters.replay(letter_id)
-        except DeadLetterError as error:
-            click.echo(f"Error: {error}", err=True)
-        else:
+
+def _replay(ctx: click.Context, found: Iterable[Any], wanted: set[str], limit: int | None) -> None:
+    """Say what became of each letter; one that cannot be replayed does not stop the others."""
+    from celery_singlebeat.errors import LetterNotFound, ReplayRefused  # noqa: PLC0415 - see the package
+
+    done = taken = young = failed = 0
+    missing = set(wanted)
+    for replayed in found:
+        letter = replayed.letter
+        missing.discard(letter["id"])
+        if not replayed.problem:
             done += 1
-            say(f"replayed {letter['id']} ({letter['task']}) to queue {letter['queue']}")
+            say(f"replayed {letter['id']} ({letter['task']}) to queue {replayed.queue}")
+        elif replayed.is_taken and not wanted:
+            taken += 1
+        elif replayed.is_young:
+            young += 1
+        else:
+            failed += 1
+            click.echo(f"Error: {ReplayRefused(letter['id'], replayed.problem)}", err=True)
+    if limit is None or done + failed < limit:
+        failed += len(missing)
+        for letter_id in sorted(missing):
+            click.echo(f"Error: {LetterNotFound(letter_id)}", err=True)
     say(f"{_number(done)} replayed")
-    if done < len(ids):
+    if taken:
+        say(f"{_number(taken)} taken by somebody else meanwhile")
+    if young:
+        say(f"{_number(young)} left, buried after this began")
+    if failed:
+        ctx.exit(NO)
+
+
+@dlq.command()
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@filters
+@click.option("--dry-run", is_flag=True, help="Say what would be thrown away, and do nothing.")
+@yes_option
+@click.pass_context
+def purge(
+    ctx: click.Context,
+    /,
+    *,
+    ids: tuple[str, ...],
+    dry_run: bool,
+    yes: bool,
+    limit: int | None,
+    **chosen: Any,
+) -> None:
+    """Throw dead letters away for good: those named by ID, those that the filters leave, or all of them."""
+    if ids and any(value is not None for value in chosen.values()):
+        raise click.UsageError("say which: IDs, or filters", ctx)
+    letters = _letters(ctx)
+    if dry_run:
+        number = 0
+        for letter in _found(letters, ids, limit, chosen):
+            number += 1
+            say(f"would throw away {letter['id']} ({letter['task']}), {letter['reason']}")
+        say(f"{_number(number)} would be thrown away")
+        return
+    if not yes:
+        number = len([*_found(letters, ids, limit, chosen)]) if ids else _count(letters, limit, chosen)
+        if number:
+            ask(f"Throw away {_number(number)} for good?", yes=yes)
+    gone = letters.purge(ids=dict.fromkeys(ids) if ids else None, limit=limit, **chosen)
+    say(f"{_number(gone)} thrown away")
+    if gone < len(set(ids)) and limit is None:
+        click.echo(f"Error: {len(set(ids)) - gone} of these ids have no dead letter", err=True)
         ctx.exit(NO)
 
 

@@ -17,11 +17,12 @@ def status(ctx: click.Context, *, as_json: bool) -> None:
     """Show the leader, the standbys, and what is wrong."""
     from celery_singlebeat.beat.leadership import Leadership  # noqa: PLC0415 - see the package
 
-    found = Leadership(app_with_tasks(ctx)).status()
+    app = app_with_tasks(ctx)
+    found = Leadership(app).status()
     if as_json:
         show_json(found)
     else:
-        show_facts(_facts(found), ctx=ctx)
+        show_facts([*_facts(found), *_waiting(app)], ctx=ctx)
     if found["dead_letters"] is None:
         raise Failure(UNREACHABLE, "the broker cannot be reached: how many dead letters it has is not known")
 
@@ -42,6 +43,20 @@ def _facts(found: dict[str, Any]) -> list[tuple[str, object]]:
     facts += [(name.replace("_", " "), found[name]) for name in names]
     totals = ("dispatched", "refused", "missed", "elections")
     return [*facts, *((name, found[name]) for name in totals)]
+
+
+def _waiting(app: Any) -> list[tuple[str, object]]:
+    """How many calls wait for their next attempt in Redis, if some task lets its calls wait there."""
+    from celery_singlebeat.errors import StoreUnavailable  # noqa: PLC0415 - see the package
+    from celery_singlebeat.wiring import wire  # noqa: PLC0415
+
+    wiring = wire(app)
+    if not wiring.keeps_waiting_calls:
+        return []
+    try:
+        return [("waiting", wiring.waiting_store().number())]
+    except StoreUnavailable:
+        return [("waiting", None)]
 
 
 def _process(node: dict[str, Any]) -> str:

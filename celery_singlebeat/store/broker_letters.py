@@ -7,7 +7,7 @@ never one too few.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +16,7 @@ from kombu.exceptions import KombuError
 from kombu.message import Message
 
 from celery_singlebeat.errors import StoreUnavailable
-from celery_singlebeat.store.letter_ports import Burial, Parcel
+from celery_singlebeat.store.letter_ports import Burial, Decision, Parcel, Send, Swept, Verdict
 from celery_singlebeat.store.lock_ports import LockStore
 
 _PATIENCE = 5
@@ -43,72 +43,72 @@ class BrokerLetterStore:
         self._limit = limit
 
     def bury(self, burial: Burial) -> bool:
-        if not self._locks.may_bury(burial.task_id, attempt=burial.attempt, replays=burial.replays):
+        about = {"attempt": burial.attempt, "replays": burial.replays}
+        if not burial.moves and not self._locks.may_bury(burial.task_id, **about):
             return False
         with self._connection("bury") as connection:
-            number = self._number(connection)
+            number = self._declare(connection)
             _publish(connection.channel(), burial.parcel, self._queue)
             trimmed = self._trim(connection, number + 1 - self._limit)
-        self._locks.buried(burial.task_id, replays=burial.replays)
-        self._locks.count(f"dead_letters:{burial.reason}:{burial.task}")
+        if not burial.moves:
+            self._locks.buried(burial.task_id, replays=burial.replays)
+            self._locks.count(f"dead_letters:{burial.reason}:{burial.task}")
         if trimmed:
             self._locks.count("dead_letters_trimmed", trimmed)
         return True
 
     def letters(self) -> Iterator[Parcel]:
-        with self._connection("letters") as connection, self._all(connection) as messages:
-            found = [_parcel(message) for message in messages]
-        yield from found
+        """While a letter is read, it and those before it are in hand: another reader does not see them."""
+        with self._connection("letters") as connection, self._each(connection) as (messages, held):
+            for message in messages:
+                held.append(message.delivery_tag)
+                yield _parcel(message)
 
     def number(self) -> int:
         with self._connection("number") as connection:
-            return self._number(connection)
+            return _length(connection, self._queue) or 0
 
-    def replay(self, letter: Parcel, message: Parcel, queue: str) -> bool:
-        with self._connection("replay") as connection, self._all(connection) as messages:
-            for found in messages:
-                if found.headers == letter.headers:
-                    _publish(connection.channel(), message, queue)
-                    found.ack()
-                    return True
-        return False
-
-    def remove(self, letters: Sequence[Parcel]) -> int:
-        wanted = [letter.headers for letter in letters]
-        gone = 0
-        with self._connection("remove") as connection, self._all(connection) as messages:
+    def sweep(self, decide: Decision, *, step: int = 1) -> Iterator[Swept]:  # noqa: ARG002
+        """One letter after the other; publishing comes first, so that a crash in between leaves both."""
+        missing: dict[str, bool] = {}
+        with self._connection("sweep") as connection, self._each(connection) as (messages, held):
+            channel = connection.channel()
             for message in messages:
-                if message.headers in wanted:
-                    wanted.remove(message.headers)
-                    message.ack()
-                    gone += 1
-        return gone
+                letter = _parcel(message)
+                decision = decide(letter)
+                if isinstance(decision, Send):
+                    queue = decision.queue
+                    if queue not in missing:
+                        missing[queue] = _is_missing(connection, queue)
+                    if missing[queue]:
+                        held.append(message.delivery_tag)
+                        yield Swept(letter, f"the broker has no queue {queue}")
+                        continue
+                    _publish(channel, decision.message, queue)
+                elif decision is not Verdict.DROP:
+                    held.append(message.delivery_tag)
+                    if decision is Verdict.STOP:
+                        return
+                    continue
+                message.ack()
+                yield Swept(letter)
 
     def close(self) -> None:
         """There is nothing to close."""
 
     # -- inside ---------------------------------------------------------------------------------
 
-    def _number(self, connection: Connection) -> int:
-        """How many letters wait in the queue, which is made if it is missing.
+    def _declare(self, connection: Connection) -> int:
+        """Make the queue if it is missing; how many letters wait in it.
 
         A queue that is there is taken as it is: declaring it again with other arguments is an error. For the
         same reason a new one gets no `x-max-length`: whoever consumes from it would have to know that.
         """
-        probe: Any = connection.channel()
-        try:
-            return int(probe.queue_declare(queue=self._queue, passive=True).message_count)
-        except connection.channel_errors as error:
-            code = getattr(error, "reply_code", None) or getattr(error, "code", None)
-            if str(code) != _NOT_FOUND:
-                raise
-        channel: Any = connection.channel()
-        channel.queue_declare(
-            queue=self._queue,
-            durable=True,
-            auto_delete=False,
-        )
-        return 0
+        number = _length(connection, self._queue)
+        if number is None:
+            channel: Any = connection.channel()
+            channel.queue_declare(queue=self._queue, durable=True, auto_delete=False)
+        return number or 0
 
     def _trim(self, connection: Connection, excess: int) -> int:
         """Drop the oldest letters beyond the limit; how many went."""
@@ -119,17 +119,23 @@ class BrokerLetterStore:
         return max(0, excess)
 
     @contextmanager
-    def _all(self, connection: Connection) -> Iterator[list[Message]]:
-        """Every letter, in hand; those that are not acknowledged go back, in their order."""
-        self._number(connection)
-        queue = Queue(self._queue, channel=connection.channel())
-        messages = list(iter(lambda: queue.get(no_ack=False), None))
+    def _each(self, connection: Connection) -> Iterator[tuple[Iterator[Message], list[Any]]]:
+        """The letters that are there now, one by one, and the tags of those that shall go back in the end."""
+        channel: Any = connection.channel()
+        held: list[Any] = []
         try:
-            yield messages
+            yield self._taken(channel, _length(connection, self._queue) or 0), held
         finally:
-            for message in messages:
-                if not message.acknowledged:
-                    message.requeue()
+            for tag in held:
+                channel.basic_reject(tag, requeue=True)
+
+    def _taken(self, channel: Any, number: int) -> Iterator[Message]:
+        queue = Queue(self._queue, channel=channel)
+        for _ in range(number):
+            message = queue.get(no_ack=False)
+            if message is None:
+                return
+            yield message
 
     @contextmanager
     def _connection(self, operation: str) -> Iterator[Connection]:
@@ -148,6 +154,23 @@ class BrokerLetterStore:
                 connection.close()
         except troubles as error:
             raise StoreUnavailable(operation, f"{type(error).__name__}: {error}") from error
+
+
+def _length(connection: Connection, queue: str) -> int | None:
+    """How many messages wait in a queue; None if the broker has no such queue."""
+    probe: Any = connection.channel()
+    try:
+        return int(probe.queue_declare(queue=queue, passive=True).message_count)
+    except connection.channel_errors as error:
+        code = getattr(error, "reply_code", None) or getattr(error, "code", None)
+        if str(code) != _NOT_FOUND:
+            raise
+    return None
+
+
+def _is_missing(connection: Connection, queue: str) -> bool:
+    """Whether the broker would lose what is sent to this queue. Transports without declarations keep it."""
+    return connection.transport.driver_type == "amqp" and _length(connection, queue) is None
 
 
 def _publish(channel: Any, parcel: Parcel, queue: str) -> None:

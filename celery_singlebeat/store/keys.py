@@ -116,3 +116,13 @@ class Keys:
     def call(self, task_id: str) -> str:
         """Hash of one call: deliveries without an outcome, and whether it is finished."""
         return self._key("call:") + task_id
+
+    @property
+    def waiting(self) -> str:
+        """Sorted set of the calls that wait for their next attempt, by the millisecond of it."""
+        return self._key("waiting")
+
+    @property
+    def mover(self) -> str:
+        """String: a beat passes on the calls whose wait is over; expires."""
+        return self._key("mover")

@@ -4,13 +4,16 @@ R1  Burying a call adds exactly one letter for its id and count of replays, or s
 R2  A letter's body is the failed message's body, byte for byte.
 R3  Replaying takes a letter out and puts its message into a queue; of two who replay it, one does.
 R4  No answer raises `StoreUnavailable`: then the message must stay where it is.
+R5  Whoever reads or sweeps meets every letter that is there throughout, oldest first, without holding all
+    of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from enum import Enum
+from typing import Any, Protocol, TypeAlias
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +43,10 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Burial:
-    """A letter, the call it stands for, and the message to acknowledge with it, if the store can."""
+    """A letter, the call it stands for, and the message to acknowledge with it, if the store can.
+
+    `moves`: the message is a letter already, and only changes its queue.
+    """
 
     parcel: Parcel
     task: str
@@ -49,6 +55,43 @@ class Burial:
     attempt: int
     replays: int
     receipt: Receipt | None = None
+    moves: bool = False
+
+
+class Verdict(Enum):
+    """What becomes of a letter in a sweep, unless it is sent."""
+
+    KEEP = "keep"  #: It stays.
+    DROP = "drop"  #: It is thrown away.
+    STOP = "stop"  #: It stays, and the sweep ends.
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send `message` to `queue` in place of the letter."""
+
+    message: Parcel
+    queue: str
+
+
+Decision: TypeAlias = Callable[[Parcel], Send | Verdict]
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """A letter that was to be sent or dropped. `problem`: why it was not."""
+
+    letter: Parcel
+    problem: str = ""
+
+    @property
+    def done(self) -> bool:
+        """Whether this sweep did it."""
+        return not self.problem
+
+
+#: The problem of a letter that another sweep took.
+TAKEN = "somebody else replayed or removed it just now"
 
 
 class LetterStore(Protocol):
@@ -66,12 +109,11 @@ class LetterStore(Protocol):
         """How many letters there are."""
         ...
 
-    def replay(self, letter: Parcel, message: Parcel, queue: str) -> bool:
-        """Send `message` to `queue` in place of `letter`; False if the letter is gone."""
-        ...
+    def sweep(self, decide: Decision, *, step: int = 100) -> Iterator[Swept]:
+        """Do with each letter, oldest first, what `decide` says, and yield those that were to go.
 
-    def remove(self, letters: Sequence[Parcel]) -> int:
-        """Throw letters away; how many of them were still there."""
+        Up to `step` of them go before the first is yielded. A sweep that is closed leaves the rest as it is.
+        """
         ...
 
     def close(self) -> None:

@@ -72,9 +72,13 @@ class SingleBeatTask(Task):  # type: ignore[type-arg]
     retry_backoff: Any = 1.0
     #: The longest wait, in seconds.
     retry_backoff_max: Any = 600
+    #: The shortest wait, in seconds.
+    retry_backoff_min: Any = 0
+    #: Seconds after the first failure in which another attempt may start; None: `max_retries` alone counts.
+    retry_for: float | None = None
     #: "full", "equal", "decorrelated", "none"; True is full, False is none.
     retry_jitter: Any = "full"
-    #: "eta": Celery's countdown.
+    #: "eta": Celery's countdown; "redis": a sorted set in Redis.
     retry_store: str | None = None
 
     #: Queue for calls that failed for good; None: off.

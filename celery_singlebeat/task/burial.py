@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -64,26 +64,18 @@ def reason_of(failure: Failure, rules: TaskRules, *, retries: int, max_retries: 
 
 def burial_of(request: Any, rules: TaskRules, failure: Failure, now: datetime) -> Burial:
     """The letter for a worker's request, with what the broker needs to acknowledge its message."""
-    message, task = request.message, request.task
-    headers: Mapping[str, Any] = message.headers or {}
+    message, task, headers = request.message, request.task, letter_headers(request)
     retries = int(request.request_dict.get("retries") or 0)
     replays = dead_letters.read_replays(headers.get(dead_letters.REPLAYS))
     reason = reason_of(failure, rules, retries=retries, max_retries=task.max_retries)
-    info = message.delivery_info or {}
-    exchange, routing_key = str(info.get("exchange") or ""), str(info.get("routing_key") or "")
-    letter = dead_letters.letter(
+    letter = letter_of(
+        request.app,
+        headers,
+        failure,
         reason=reason,
-        exception=failure.name,
-        message=failure.message,
-        traceback=failure.traceback,
-        history=_history(headers, failure, retries, iso(now), str(request.hostname or "")),
-        died_at=iso(now),
-        queue=queue_of(request.app, exchange, routing_key),
-        exchange=exchange,
-        routing_key=routing_key,
-        priority=(message.properties or {}).get("priority"),
-        entry=_text(headers.get("singlebeat_entry")),
-        slot=_text(headers.get("singlebeat_slot")),
+        history=_history(request, failure, iso(now)),
+        now=now,
+        info=request.delivery_info,
         replays=replays,
     )
     return Burial(
@@ -97,19 +89,58 @@ def burial_of(request: Any, rules: TaskRules, failure: Failure, now: datetime) -
     )
 
 
-def _history(
-    headers: Mapping[str, Any], failure: Failure, retries: int, now: str, hostname: str
-) -> list[dead_letters.Record]:
+def letter_headers(request: Any) -> Mapping[str, Any]:
+    """The headers that a call has in its worker: those of its message, or of the letter that it was."""
+    found: Mapping[str, Any] = request.taken_up or request.message.headers or {}
+    return found
+
+
+def letter_of(
+    app: Celery,
+    headers: Mapping[str, Any],
+    failure: Failure,
+    *,
+    reason: str,
+    history: Sequence[dead_letters.Record],
+    now: datetime,
+    info: Mapping[str, Any] | None,
+    replays: int = 0,
+) -> dead_letters.Record:
+    """The header of a letter for a message that came with this delivery info."""
+    info = info or {}
+    exchange, routing_key = str(info.get("exchange") or ""), str(info.get("routing_key") or "")
+    return dead_letters.letter(
+        reason=reason,
+        exception=failure.name,
+        message=failure.message,
+        traceback=failure.traceback,
+        history=history,
+        died_at=iso(now),
+        queue=queue_of(app, exchange, routing_key),
+        exchange=exchange,
+        routing_key=routing_key,
+        priority=info.get("priority"),
+        entry=_text(headers.get("singlebeat_entry")),
+        slot=_text(headers.get("singlebeat_slot")),
+        replays=replays,
+    )
+
+
+def _history(request: Any, failure: Failure, now: str) -> list[dead_letters.Record]:
+    headers = letter_headers(request)
     history = dead_letters.read_history(headers.get(dead_letters.ATTEMPTS))
     for _ in range(max(1, failure.lost)):
         history = dead_letters.add(
             history,
             dead_letters.record(
-                attempt=retries + 1,
+                attempt=int(request.request_dict.get("retries") or 0) + 1,
                 failed_at=now,
                 exception="WorkerLostError" if failure.lost else failure.name,
                 message="the delivery ended without an outcome" if failure.lost else failure.message,
-                host=hostname,
+                host=str(request.hostname or ""),
+                pid=request.worker_pid,
+                traceback=failure.traceback,
+                replays=dead_letters.read_replays(headers.get(dead_letters.REPLAYS)),
             ),
         )
     return history
@@ -134,9 +165,13 @@ def parcel_of(message: Any, headers: Mapping[str, Any]) -> Parcel:
         body=message.body,
         content_type=message.content_type,
         content_encoding=message.content_encoding,
-        headers={name: value for name, value in headers.items() if name != "compression"},
+        headers=dict(headers) if message.errors else _uncompressed(headers),
         properties=dict(message.properties or {}),
     )
+
+
+def _uncompressed(headers: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in headers.items() if name != "compression"}
 
 
 def receipt_of(message: Any) -> Receipt | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from celery.app.task import Context
-from celery.exceptions import Ignore, Reject, Retry
+from celery.exceptions import Ignore, Retry
 
 from celery_singlebeat.errors import LockConflict, StoreUnavailable
 from celery_singlebeat.events import CallReplaced, LockConflicted, RetryScheduled
@@ -15,6 +16,7 @@ from celery_singlebeat.moments import iso
 from celery_singlebeat.policy.dead_letters import WAITING
 from celery_singlebeat.store.lock_ports import Caller, Holder, Taken
 from celery_singlebeat.task.rules import TaskRules
+from celery_singlebeat.task.sending import send_again
 from celery_singlebeat.task.workplace import Workplace
 
 _KINDS = ("conflict", "duplicate")
@@ -61,7 +63,7 @@ def give_way(
         LockConflicted(task=caller.task, task_id=caller.task_id, key=key, holder=holder, policy=policy)
     )
     if taken.same_call and not place.eager:
-        stand_back(task, request, taken)
+        stand_back(task, request, rules, place, taken)
     if policy in ("skip", "duplicate"):
         return skipped("conflict", key, taken.holder)
     if policy == "fail" or place.eager:
@@ -79,7 +81,7 @@ def give_way(
         options["expires"] = None
         if policy == "replace" and taken.holder.pid:
             _terminate(task, taken.holder)
-    send_again(task, request, countdown=rules.conflict_wait, headers={WAITING: since}, **options)
+    send_again(task, request, rules, place, wait=rules.conflict_wait, headers={WAITING: since}, **options)
     raise _later(LockConflict(key, holder), rules.conflict_wait)
 
 
@@ -98,14 +100,14 @@ def replaced(task: Any, request: Context, place: Workplace, *, caller: Caller, k
     return Ignore("replaced")
 
 
-def stand_back(task: Any, request: Context, taken: Taken) -> NoReturn:
+def stand_back(task: Any, request: Context, rules: TaskRules, place: Workplace, taken: Taken) -> NoReturn:
     """Let a copy of a running call come back when its holder would have expired, were it dead.
 
     The state of the call is the other copy's to write, so this one is ignored, not retried; and it
     has started in time already, so it does not expire any more.
     """
-    countdown = max(_SHORTEST_STANDBY, taken.remaining) + 0.1
-    send_again(task, request, countdown=countdown, expires=None)
+    wait = max(_SHORTEST_STANDBY, taken.remaining) + 0.1
+    send_again(task, request, rules, place, wait=wait, expires=None)
     raise Ignore
 
 
@@ -124,7 +126,8 @@ def without_answer(
     if rules.on_lock_error == "fail":
         raise error
     wait = rules.conflict_countdown
-    send_again(task, request, countdown=wait)
+    # The store of waiting calls may be the very Redis that is away.
+    send_again(task, request, replace(rules, retry_store="eta"), place, wait=wait)
     place.tell(
         RetryScheduled(
             task=caller.task,
@@ -137,39 +140,9 @@ def without_answer(
     raise _later(error, wait)
 
 
-def send_again(
-    task: Any, request: Context, *, countdown: float, headers: dict[str, Any] | None = None, **options: Any
-) -> None:
-    """Put the same call into its queue once more, not as another attempt.
-
-    Raises `Reject` with requeue when the broker does not take it: then this message stays.
-    """
-    try:
-        signature = task.signature_from_request(
-            request,
-            countdown=countdown,
-            retries=request.retries,
-            headers={**own_headers(request), **(headers or {})},
-            **options,
-        )
-        signature.apply_async(add_to_parent=False)
-    except Exception as error:
-        raise Reject(error, requeue=True) from error
-
-
 def _later(error: Exception, wait: float) -> Retry:
     when: Any = wait  # the type stubs take a float for no number
     return Retry(exc=error, when=when)
-
-
-def own_headers(request: Context) -> dict[str, Any]:
-    """The headers that a call takes along; RabbitMQ's notes on dead-lettering are not among them."""
-    headers = request.headers or {}
-    return {
-        name: value
-        for name, value in headers.items()
-        if not name.startswith(("x-death", "x-first-death", "x-last-death"))
-    }
 
 
 def _waiting_since(request: Context) -> float:

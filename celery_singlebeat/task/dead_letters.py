@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+import hashlib
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
@@ -15,11 +18,34 @@ from kombu.serialization import loads, prepare_accept_content
 from celery_singlebeat.errors import LetterNotFound, ReplayRefused
 from celery_singlebeat.events import TaskReplayed
 from celery_singlebeat.policy import dead_letters
-from celery_singlebeat.store.letter_ports import LetterStore, Parcel
+from celery_singlebeat.policy.dead_letters import Choice
+from celery_singlebeat.store.letter_ports import TAKEN, LetterStore, Parcel, Send, Verdict
 from celery_singlebeat.wiring import wire
 
 Letter = dict[str, Any]
 Letters = list[Letter]
+When = datetime | str
+
+YOUNG = "it was buried after this began"
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A letter that was to be replayed to `queue`. `problem`: why it was not."""
+
+    letter: Letter = field(repr=False)
+    queue: str
+    problem: str = ""
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether another operator was faster."""
+        return self.problem == TAKEN
+
+    @property
+    def is_young(self) -> bool:
+        """Whether it was buried after the operation began."""
+        return self.problem == YOUNG
 
 
 class DeadLetters:
@@ -27,7 +53,8 @@ class DeadLetters:
 
     A letter is a dict of id, task, args, kwargs, queue, reason, exception, message, traceback, attempts,
     first_failed_at, died_at, entry, slot and replays. Where the arguments cannot be decoded, `args` and
-    `kwargs` are None. Every method raises `StoreUnavailable` when the broker does not answer.
+    `kwargs` are None. `since` and `before` are moments of death, as datetime or ISO 8601, in UTC unless they
+    say otherwise. Every method raises `StoreUnavailable` when the broker does not answer.
     """
 
     def __init__(self, app: Celery) -> None:
@@ -38,96 +65,160 @@ class DeadLetters:
         self,
         task: str | None = None,
         reason: str | None = None,
-        since: datetime | str | None = None,
+        since: When | None = None,
         limit: int | None = None,
+        *,
+        exception: str | None = None,
+        entry: str | None = None,
+        before: When | None = None,
     ) -> Letters:
-        """The letters of this task, with this reason, that died since this moment; at most `limit`."""
-        return [letter for _, _, letter in self._chosen(task, reason, since, limit)]
+        """The letters of this task, with this reason and so on; at most `limit`."""
+        chosen = {"task": task, "reason": reason, "exception": exception, "entry": entry}
+        return [*self.each(since=since, before=before, limit=limit, **chosen)]
+
+    def each(
+        self,
+        *,
+        since: When | None = None,
+        before: When | None = None,
+        limit: int | None = None,
+        **chosen: Any,
+    ) -> Iterator[Letter]:
+        """What `list` returns, one by one: however many there are, few are in memory."""
+        choice = _choice(since, before, chosen)
+        if limit == 0:
+            return
+        number = 0
+        for store in self._wiring.letter_stores():
+            for parcel in store.letters():
+                if choice.takes(parcel.headers):
+                    yield self._read(parcel)
+                    number += 1
+                    if number == limit:
+                        return
 
     def get(self, id: str) -> Letter:  # noqa: A002 - the letter's own word
         """One letter by its task id; raises `LetterNotFound`."""
-        return self._read(self._find(id)[1])
+        for store in self._wiring.letter_stores():
+            for parcel in store.letters():
+                if _id(parcel) == id:
+                    return self._read(parcel)
+        raise LetterNotFound(id)
 
     def count(self) -> int:
         """How many letters there are."""
         return sum(store.number() for store in self._wiring.letter_stores())
 
-    def replay(self, id: str) -> Letter:  # noqa: A002
+    def replay(self, id: str, *, queue: str | None = None) -> Letter:  # noqa: A002
         """Send a letter's message to its original queue under its original id, and return the letter.
 
-        The call starts anew: all its attempts are before it, and it does not expire. Raises
-        `LetterNotFound`, and `ReplayRefused` if somebody else took the letter meanwhile or it does not
-        say where it came from.
+        The call starts anew: all its attempts are before it, and it does not expire. `queue` sends it
+        elsewhere. Raises `LetterNotFound`, and `ReplayRefused` if somebody else took the letter meanwhile or
+        it cannot be sent.
         """
-        store, parcel = self._find(id)
-        letter = self._read(parcel)
-        queue = letter["queue"]
-        if not queue or not letter["task"]:
-            raise ReplayRefused(id, "it does not say which queue it came from")
-        headers = dead_letters.restored(parcel.headers, letter["replays"])
-        message = Parcel(
-            body=parcel.body,
-            content_type=parcel.content_type,
-            content_encoding=parcel.content_encoding,
-            headers=headers,
-            properties=parcel.properties,
+        for replayed in self.replay_each([id], queue=queue):
+            if replayed.problem:
+                raise ReplayRefused(id, replayed.problem)
+            return replayed.letter
+        raise LetterNotFound(id)
+
+    def replay_each(
+        self,
+        ids: Collection[str] | None = None,
+        *,
+        since: When | None = None,
+        before: When | None = None,
+        limit: int | None = None,
+        rate: float | None = None,
+        queue: str | None = None,
+        **chosen: Any,
+    ) -> Iterator[Replayed]:
+        """Replay the letters with these ids, or those that `list` would return, and yield each.
+
+        At most `limit`, at most `rate` a second. Those that are buried while it runs are left alone, so that
+        a call which fails again is not sent again and again. A caller that stops early leaves the rest.
+        """
+        plan = _Plan(
+            choice=_choice(since, before, chosen),
+            queue=queue,
+            left=limit,
+            ids=None if ids is None else set(ids),
+            began=self._wiring.clock.now(),
         )
-        if not store.replay(parcel, message, queue):
-            raise ReplayRefused(id, "somebody else replayed or removed it just now")
-        replays = headers[dead_letters.REPLAYS]
-        self._wiring.tell(TaskReplayed(task=letter["task"], task_id=id, queue=queue, replays=replays))
-        return letter
+        for store in self._wiring.letter_stores():
+            for replayed in self._sweep(store, plan, step=100 if rate is None else 1):
+                yield replayed
+                if rate is not None:
+                    time.sleep(1 / rate)
 
     def purge(
         self,
         task: str | None = None,
         reason: str | None = None,
-        since: datetime | str | None = None,
+        since: When | None = None,
         limit: int | None = None,
+        *,
+        exception: str | None = None,
+        entry: str | None = None,
+        before: When | None = None,
+        ids: Collection[str] | None = None,
     ) -> int:
         """Throw away the letters that `list` would return; how many went. Their calls are lost."""
-        chosen: dict[int, tuple[LetterStore, list[Parcel]]] = {}
-        for store, parcel, _ in self._chosen(task, reason, since, limit):
-            chosen.setdefault(id(store), (store, []))[1].append(parcel)
-        return sum(store.remove(parcels) for store, parcels in chosen.values())
+        chosen = {"task": task, "reason": reason, "exception": exception, "entry": entry}
+        plan = _Plan(choice=_choice(since, before, chosen), left=limit, ids=None if ids is None else set(ids))
+
+        def decide(parcel: Parcel) -> Verdict:
+            if plan.is_done:
+                return Verdict.STOP
+            if not plan.takes(parcel):
+                return Verdict.KEEP
+            plan.took(parcel)
+            return Verdict.DROP
+
+        stores = self._wiring.letter_stores()
+        return sum(swept.done for store in stores for swept in store.sweep(decide))
 
     # -- inside ---------------------------------------------------------------------------------
 
-    def _chosen(
-        self, task: str | None, reason: str | None, since: datetime | str | None, limit: int | None
-    ) -> Iterator[tuple[LetterStore, Parcel, Letter]]:
-        earliest = _moment(since) if since is not None else None
-        left = limit
-        for store, parcel in self._parcels():
-            if left == 0:
-                return
-            letter = self._read(parcel)
-            if task is not None and letter["task"] != task:
-                continue
-            if reason is not None and letter["reason"] != reason:
-                continue
-            if earliest is not None and not _died_since(letter, earliest):
-                continue
-            left = None if left is None else left - 1
-            yield store, parcel, letter
+    def _sweep(self, store: LetterStore, plan: _Plan, *, step: int) -> Iterator[Replayed]:
+        left: list[Replayed] = []
 
-    def _parcels(self) -> Iterator[tuple[LetterStore, Parcel]]:
-        for store in self._wiring.letter_stores():
-            for parcel in store.letters():
-                yield store, parcel
+        def decide(parcel: Parcel) -> Send | Verdict:
+            if plan.is_done:
+                return Verdict.STOP
+            if not plan.takes(parcel):
+                return Verdict.KEEP
+            if plan.is_too_young(parcel):
+                left.append(Replayed(self._read(parcel), "", YOUNG))
+                return Verdict.KEEP
+            plan.took(parcel)
+            if problem := dead_letters.unfit(parcel.headers):
+                left.append(Replayed(self._read(parcel), "", problem))
+                return Verdict.KEEP
+            return Send(_restored(parcel), plan.queue or self._queue_of(parcel))
 
-    def _find(self, task_id: str) -> tuple[LetterStore, Parcel]:
-        for store, parcel in self._parcels():
-            if parcel.headers.get("id") == task_id:
-                return store, parcel
-        raise LetterNotFound(task_id)
+        for swept in store.sweep(decide, step=step):
+            letter = self._read(swept.letter)
+            queue = plan.queue or str(letter["queue"])
+            if swept.done:
+                self._wiring.tell(
+                    TaskReplayed(
+                        task=letter["task"], task_id=letter["id"], queue=queue, replays=letter["replays"] + 1
+                    )
+                )
+            yield Replayed(letter, queue, swept.problem)
+        yield from left
+
+    @staticmethod
+    def _queue_of(parcel: Parcel) -> str:
+        return str(parcel.headers[dead_letters.LETTER]["queue"])
 
     def _read(self, parcel: Parcel) -> Letter:
         try:
             args, kwargs = self._arguments(parcel)
         except Exception:  # a letter that cannot be decoded is still a letter
             args = kwargs = None
-        return dead_letters.shown(parcel.headers, args, kwargs)
+        return {**dead_letters.shown(parcel.headers, args, kwargs), "id": _id(parcel)}
 
     def _arguments(self, parcel: Parcel) -> tuple[Any, Any]:
         body = parcel.body
@@ -142,16 +233,70 @@ class DeadLetters:
             str(parcel.content_encoding),
             accept=prepare_accept_content(self._app.conf.accept_content),
         )
-        return list(args), dict(kwargs)
+        return [*args], dict(kwargs)
 
 
-def _moment(value: datetime | str) -> datetime:
+@dataclass(slots=True)
+class _Plan:
+    """Which letters one operation takes, and how many more."""
+
+    choice: Choice
+    left: int | None = None
+    ids: set[str] | None = None
+    queue: str | None = None
+    #: Letters that are younger than the operation are not its own.
+    began: datetime | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self.left == 0 or self.ids == set()
+
+    def takes(self, parcel: Parcel) -> bool:
+        if self.ids is not None:
+            return _id(parcel) in self.ids
+        return self.choice.takes(parcel.headers)
+
+    def is_too_young(self, parcel: Parcel) -> bool:
+        if self.began is None or self.ids is not None:
+            return False
+        died_at = dead_letters.died_at(parcel.headers)
+        return died_at is not None and died_at > self.began
+
+    def took(self, parcel: Parcel) -> None:
+        if self.left is not None:
+            self.left -= 1
+        if self.ids is not None:
+            self.ids.discard(_id(parcel))
+
+
+def _choice(since: When | None, before: When | None, chosen: dict[str, Any]) -> Choice:
+    return Choice(since=_moment(since), before=_moment(before), **chosen)
+
+
+def _restored(parcel: Parcel) -> Parcel:
+    replays = dead_letters.read_replays(parcel.headers[dead_letters.LETTER].get("replays"))
+    return Parcel(
+        body=parcel.body,
+        content_type=parcel.content_type,
+        content_encoding=parcel.content_encoding,
+        headers=dead_letters.restored(parcel.headers, replays),
+        properties=parcel.properties,
+    )
+
+
+def _id(parcel: Parcel) -> str:
+    """The id of a letter. One that has none, since it is half written or no letter at all, gets one of its
+    text.
+    """
+    known = dead_letters.letter_id(parcel.headers)
+    if known:
+        return known
+    body = parcel.body if isinstance(parcel.body, bytes) else str(parcel.body).encode()
+    return f"nameless-{hashlib.sha256(body).hexdigest()[:12]}"
+
+
+def _moment(value: When | None) -> datetime | None:
+    if value is None:
+        return None
     moment = isoparse(value) if isinstance(value, str) else value
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
-
-
-def _died_since(letter: Letter, earliest: datetime) -> bool:
-    try:
-        return _moment(str(letter["died_at"])) >= earliest
-    except ValueError:
-        return False

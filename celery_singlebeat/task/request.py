@@ -5,6 +5,9 @@ P1  A letter is written before its message is acknowledged. Without an answer th
 P2  A child that died frees its lock here, at once; its delivery counts as lost.
 P3  The deliveries that poison allows are counted in the store; when the last one is lost, the call is
     buried here, without another try.
+P4  A letter that a worker receives is a replay of its call: it starts anew, and its retries go to the call's
+    own queue. If it came from the dead-letter queue itself and fails again, its letter goes to a queue
+    beside that one, so that nothing goes round in circles.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from billiard.einfo import ExceptionInfo, ExceptionWithTraceback  # type: ignore[attr-defined]
@@ -26,11 +29,11 @@ from celery_singlebeat.errors import PoisonedCall, StoreUnavailable
 from celery_singlebeat.events import TaskBuried
 from celery_singlebeat.logs import logger
 from celery_singlebeat.policy import backoff, dead_letters
-from celery_singlebeat.task.burial import Failure, burial_of
+from celery_singlebeat.task.burial import Failure, burial_of, letter_headers
 from celery_singlebeat.task.overlap import tell_end
 from celery_singlebeat.task.rules import TaskRules
 from celery_singlebeat.task.workplace import Workplace, at_work, host
-from celery_singlebeat.wiring import wire
+from celery_singlebeat.wiring import grave, wire
 
 _TRY_AGAIN = backoff.Backoff(base=1.0, cap=60.0, jitter=backoff.Jitter.NONE)
 _EXITS = (SystemExit, KeyboardInterrupt)
@@ -49,6 +52,29 @@ class SingleBeatRequest(Request):
     _is_green = False
     _already_cancelled: bool
     _already_revoked: bool
+    #: The headers of the call, if its message is a dead letter.
+    taken_up: Mapping[str, Any] | None = None
+
+    _delivery_info: dict[str, Any]
+
+    def __init__(self, message: Any, **options: Any) -> None:
+        found = message.headers if options.get("headers") is None else options["headers"]
+        letter = found.get(dead_letters.LETTER)
+        if isinstance(letter, Mapping):
+            options["headers"] = self.taken_up = self._take_up(message, found, letter)
+        super().__init__(message, **options)
+        if isinstance(letter, Mapping):
+            self._delivery_info.update(
+                {name: letter.get(name) for name in ("exchange", "routing_key", "priority")}
+            )
+
+    @staticmethod
+    def _take_up(message: Any, headers: Mapping[str, Any], letter: Mapping[str, Any]) -> dict[str, Any]:
+        call = dead_letters.restored(headers, dead_letters.read_replays(letter.get("replays")))
+        came_from = (message.delivery_info or {}).get("routing_key")
+        if came_from not in (letter.get("queue"), letter.get("routing_key")):
+            call[dead_letters.RERUN] = True
+        return call
 
     def execute_using_pool(self, pool: Any, **kwargs: Any) -> Any:
         """Hand the call to the pool, and remember of which kind that is."""
@@ -130,7 +156,8 @@ class SingleBeatRequest(Request):
             place = self._place()
             rules = self._rules(place)
             if rules.dead_letter_queue is not None:
-                self._write_letter(place, rules, rules.dead_letter_queue, failure)
+                queue = grave(rules.dead_letter_queue, letter_headers(self))
+                self._write_letter(place, rules, queue, failure)
         except StoreUnavailable as error:
             logger.error("%s[%s] cannot be buried yet: %s", self.name, self.id, error)
             return False

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import sys
+import traceback
 from datetime import datetime, timezone
 from typing import Any, NoReturn
 
 from celery.app.task import Context
 from celery.exceptions import Reject, Retry
 from celery.utils.serialization import raise_with_context
+from dateutil.parser import isoparse
 
 from celery_singlebeat.errors import LockKeyError
 from celery_singlebeat.events import RetryScheduled
 from celery_singlebeat.moments import iso
 from celery_singlebeat.policy import backoff, dead_letters
-from celery_singlebeat.task.conflicts import own_headers
 from celery_singlebeat.task.execution import Execution
+from celery_singlebeat.task.sending import own_headers, send_later
 
 #: Set on an exception that used up all attempts, for the parent of the worker.
 EXHAUSTED = "singlebeat_exhausted"
@@ -52,21 +55,31 @@ def send_retry(
     if max_retries is not None:
         execution.max_retries = max_retries
     error = exc if exc is not None else sys.exc_info()[1]
-    if not backoff.may_retry(request.retries, limit):
-        _give_up(task, request, exc, args, kwargs)
     now = execution.place.clock.now()
+    replays = execution.caller.replays
     history = dead_letters.read_history((request.headers or {}).get(dead_letters.ATTEMPTS))
+    life = dead_letters.since_replay(history, replays)
     if eta is None and countdown is None:
-        countdown = _countdown(task, request, execution, history)
+        countdown = _countdown(
+            task, request, execution, last=dead_letters.last_wait(life), error=error, now=now
+        )
     wait = countdown if countdown is not None else max(0.0, (_aware(eta) - now).total_seconds())
+    may = backoff.may_retry(
+        request.retries, limit, spent=_spent(life, now), wait=wait, budget=execution.rules.retry_for
+    )
+    if not may:
+        _give_up(task, request, exc, args, kwargs)
     history = dead_letters.add(
         history,
         dead_letters.record(
             attempt=request.retries + 1,
             failed_at=iso(now),
             exception=_name(error),
-            message="" if error is None or isinstance(error, type) else str(error),
+            message=_text(error),
             host=str(request.hostname or ""),
+            pid=os.getpid(),
+            traceback=_traceback(error),
+            replays=replays,
             wait=wait,
         ),
     )
@@ -76,8 +89,6 @@ def send_retry(
         request,
         args,
         kwargs,
-        countdown=countdown,
-        eta=eta,
         retries=request.retries + 1,
         headers=headers,
         **options,
@@ -91,7 +102,7 @@ def send_retry(
     )
     if not request.is_eager:
         try:
-            signature.apply_async(add_to_parent=False)
+            send_later(signature, execution.rules, execution.place, wait=wait, eta=eta)
         except Exception as problem:
             raise Reject(problem, requeue=True) from problem
     execution.retried_in = wait
@@ -124,16 +135,28 @@ def _give_up(task: Any, request: Context, exc: Any, args: Any, kwargs: Any) -> N
 
 
 def _countdown(
-    task: Any, request: Context, execution: Execution, history: list[dead_letters.Record]
+    task: Any,
+    request: Context,
+    execution: Execution,
+    *,
+    last: float | None,
+    error: BaseException | type[BaseException] | None,
+    now: datetime,
 ) -> float:
+    asked = backoff.asked_by(error, now)
     if execution.rules.backoff is None:
-        return float(task.default_retry_delay)
+        return float(task.default_retry_delay) + (asked or 0.0)
     return backoff.wait(
-        request.retries + 1,
-        backoff=execution.rules.backoff,
-        luck=random.random(),
-        last=dead_letters.last_wait(history),
+        request.retries + 1, backoff=execution.rules.backoff, luck=random.random(), last=last, asked=asked
     )
+
+
+def _spent(life: list[dead_letters.Record], now: datetime) -> float:
+    """Seconds since the first failure."""
+    try:
+        return max(0.0, (now - isoparse(str(life[0]["failed_at"]))).total_seconds())
+    except (IndexError, KeyError, ValueError, TypeError):
+        return 0.0
 
 
 def _keeps_key(request: Context, execution: Execution, args: Any, kwargs: Any) -> bool:
@@ -156,6 +179,24 @@ def _name(error: BaseException | type[BaseException] | None) -> str:
     if error is None:
         return "Retry"
     return error.__name__ if isinstance(error, type) else type(error).__name__
+
+
+def _text(error: BaseException | type[BaseException] | None) -> str:
+    if error is None or isinstance(error, type):
+        return ""
+    try:
+        return str(error)
+    except Exception:  # an exception whose text fails must not keep its call from another attempt
+        return ""
+
+
+def _traceback(error: BaseException | type[BaseException] | None) -> str:
+    if error is None or isinstance(error, type):
+        return ""
+    try:
+        return "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    except Exception:  # see above
+        return ""
 
 
 def _aware(moment: datetime | None) -> datetime:

@@ -32,7 +32,6 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 }
 _NOT_YET: dict[str, tuple[str, ...]] = {
     "lock_backend": ("redlock", "postgresql", "redis+postgresql"),
-    "retry_store": ("redis",),
 }
 _TURNS = {"queue": Turn.QUEUE, "replace": Turn.REPLACE}
 _REPLACE_WAIT = 1.0
@@ -55,6 +54,8 @@ class TaskRules:
     autoretry_for: tuple[type[BaseException], ...]
     dont_autoretry_for: tuple[type[BaseException], ...]
     backoff: Backoff | None
+    retry_for: float | None
+    retry_store: str
     poison_limit: int
     dead_letter_queue: str | None
 
@@ -84,9 +85,7 @@ def read_rules(task: Any, settings: Settings) -> TaskRules:
     """The rules of a task or task class; raises `SettingsError` with one line for what cannot work."""
     reader = _Reader(task)
     task_class = task if isinstance(task, type) else type(task)
-    backends = ("lock_backend", settings.lock_backend), ("retry_store", settings.retry_store)
-    for name, setting in backends:
-        reader.choice(name, setting)
+    reader.choice("lock_backend", settings.lock_backend)
     return TaskRules(
         key=KeyRule(
             reader.name,
@@ -106,6 +105,8 @@ def read_rules(task: Any, settings: Settings) -> TaskRules:
         autoretry_for=reader.exceptions("autoretry_for"),
         dont_autoretry_for=reader.exceptions("dont_autoretry_for"),
         backoff=reader.backoff(),
+        retry_for=reader.number_or_none("retry_for"),
+        retry_store=reader.choice("retry_store", settings.retry_store),
         poison_limit=reader.whole("poison_limit", settings.poison_limit, least=1),
         dead_letter_queue=reader.queue(settings.dead_letter_queue),
     )
@@ -179,11 +180,14 @@ class _Reader:
         if retries is not None and (isinstance(retries, bool) or not isinstance(retries, int) or retries < 0):
             raise self.refuse("max_retries", retries, "give a whole number, 0 or more, or None for no end")
         cap = self.number("retry_backoff_max", above=True)
+        floor = self.number("retry_backoff_min")
+        if floor > cap:
+            raise self.refuse("retry_backoff_min", floor, f"it is above retry_backoff_max={cap:g}; lower it")
         base = self._task.retry_backoff
         if base is None or base is False or base == 0:
             return None
         if base is True:
-            return Backoff(base=1.0, cap=cap, jitter=jitter)
+            return Backoff(base=1.0, cap=cap, floor=floor, jitter=jitter)
         base = self.number("retry_backoff", above=True)
         if base > cap:
             raise self.refuse(
@@ -191,7 +195,7 @@ class _Reader:
                 self._task.retry_backoff,
                 f"it is above retry_backoff_max={cap:g}, so every wait would be that; raise the cap",
             )
-        return Backoff(base=base, cap=cap, jitter=jitter)
+        return Backoff(base=base, cap=cap, floor=floor, jitter=jitter)
 
     def _jitter(self) -> Jitter:
         value = self._task.retry_jitter

@@ -1,4 +1,6 @@
-"""What a worker does beside running tasks: check the settings at its start, and note what went on."""
+"""What a worker does beside running tasks: check the settings at its start, and note what went on; move
+calls whose wait is over, and bury what Celery would drop.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,13 @@ from typing import Any
 from celery import Celery, signals
 
 from celery_singlebeat.errors import SettingsError, StoreUnavailable
+from celery_singlebeat.logs import logger
+from celery_singlebeat.mover import Mover
 from celery_singlebeat.store.lock_ports import Outcome
+from celery_singlebeat.store.waiting_ports import Rank
+from celery_singlebeat.task.doubts import doubts_of
 from celery_singlebeat.task.heartbeat import heartbeat
+from celery_singlebeat.task.rejects import Rejects
 from celery_singlebeat.wiring import wire
 
 _FIRST_TRY_AGAIN = 1.0
@@ -17,11 +24,14 @@ _LAST_TRY = 60.0
 
 #: Apps with at least one task of ours.
 _apps: weakref.WeakSet[Celery] = weakref.WeakSet()
+#: What moves for the worker of an app in this process.
+_movers: dict[Celery | None, Mover] = {}
 
 
 def expect(app: Celery) -> None:
-    """Remember that this app has a task whose settings its workers must check."""
+    """Remember that this app has a task of ours, so that its workers do what this module says."""
     _apps.add(app)
+    app.steps["consumer"].add(Rejects)
 
 
 def check_settings(app: Celery) -> None:
@@ -42,6 +52,24 @@ def _on_worker_init(sender: Any = None, **_: Any) -> None:
     app.finalize()
     if app in _apps:
         check_settings(app)
+
+
+@signals.worker_ready.connect(weak=False, dispatch_uid="singlebeat-mover")
+def _on_worker_ready(sender: Any = None, **_: Any) -> None:
+    app: Any = getattr(sender, "app", None)
+    if app not in _apps:
+        return
+    for doubt in doubts_of(app):
+        logger.warning("%s", doubt)
+    mover = _movers[app] = Mover(wire(app), Rank.WORKER)
+    mover.start()
+
+
+@signals.worker_shutdown.connect(weak=False, dispatch_uid="singlebeat-mover")
+def _on_worker_shutdown(sender: Any = None, **_: Any) -> None:
+    mover = _movers.pop(getattr(sender, "app", None), None)
+    if mover is not None:
+        mover.stop()
 
 
 @signals.task_postrun.connect(weak=False, dispatch_uid="singlebeat-continued")

@@ -13,10 +13,10 @@ from celery_singlebeat.beat.dispatcher import BATCH_LINES, Dispatcher
 from celery_singlebeat.beat.dynamic import Dynamic
 from celery_singlebeat.beat.elector import Elector, Timing
 from celery_singlebeat.beat.lines import Agenda, make_line
-from celery_singlebeat.beat.publishing import current_tray
 from celery_singlebeat.beat.watch import Watch
 from celery_singlebeat.errors import Deposed, NotLeader, StoreUnavailable
 from celery_singlebeat.events import EntryParked, SlotDispatched, SlotRefused, SlotSkipped
+from celery_singlebeat.messages import current_tray
 from celery_singlebeat.policy.entries import EntryRules
 from celery_singlebeat.policy.slots import Misfire, MissedRules
 from celery_singlebeat.store.ports import Candidate, Push

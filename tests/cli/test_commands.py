@@ -138,6 +138,14 @@ def test_letters_on_another_broker_are_counted_and_replayed_as_well(rabbitmq_url
     assert documents(run(app, "status", "--json"))["dead_letters"] == 0
     bury(app)
     assert documents(run(app, "status", "--json"))["dead_letters"] == 1
+    refused = run(app, "dlq", "replay", "call-1")  # R3
+    assert (refused.exit_code, refused.stderr) == (
+        1,
+        "Error: dead letter call-1 was not replayed: the broker has no queue celery\n",
+    )
+    assert documents(run(app, "dlq", "count", "--json")) == {"count": 1}
+    with app.connection_for_write() as connection:
+        connection.channel().queue_declare(queue="celery", durable=True, auto_delete=False)
     assert run(app, "dlq", "replay", "call-1").exit_code == 0
     assert documents(run(app, "dlq", "count", "--json")) == {"count": 0}
 

@@ -1,6 +1,7 @@
 """When a call has failed for good, and what its letter says (D1 to D5 of `policy.dead_letters`)."""
 
 import json
+from datetime import datetime, timezone
 
 import pytest
 from hypothesis import given
@@ -13,9 +14,13 @@ from celery_singlebeat.policy.dead_letters import (
     LONGEST_HISTORY,
     LONGEST_MESSAGE,
     LONGEST_TRACEBACK,
+    MOST_TRACEBACKS,
     REPLAYS,
+    RERUN,
     WAITING,
+    Choice,
     add,
+    died_at,
     is_poison,
     last_wait,
     letter,
@@ -26,6 +31,8 @@ from celery_singlebeat.policy.dead_letters import (
     restored,
     shorten,
     shown,
+    since_replay,
+    unfit,
 )
 
 
@@ -136,6 +143,7 @@ def test_a_replayed_call_starts_anew_with_one_replay_more():  # D5
         "mine": [1],
         LETTER: a_letter(),
         ATTEMPTS: [{}],
+        RERUN: True,
         WAITING: 1.0,
         REPLAYS: 2,
     }
@@ -164,3 +172,69 @@ def test_a_message_that_is_no_letter_is_shown_all_the_same():
     made = shown({"some": "header"}, None, None)
     assert (made["id"], made["task"], made["reason"], made["attempts"]) == ("", "", None, [])
     assert dead_letters.VERSION == 1
+
+
+def test_a_replayed_call_takes_its_history_along():  # D3, D5
+    first = record(attempt=1, failed_at="t", exception="E")
+    again = record(attempt=1, failed_at="u", exception="E", replays=1)
+    headers = restored({"id": "1", LETTER: a_letter(history=[first])}, 0)
+    assert headers[ATTEMPTS] == [first]
+    history = add(headers[ATTEMPTS], again)
+    assert history == [first, again]
+    assert since_replay(history, 0) == [first]
+    assert since_replay(history, 1) == [again]
+
+
+@given(st.integers(0, 80))
+def test_only_the_newest_attempts_keep_their_tracebacks(length):  # D3
+    history = []
+    for number in range(length):
+        history = add(history, record(attempt=number, failed_at="t", exception="E", traceback="t" * 9_999))
+    assert sum("traceback" in item for item in history) == min(length, MOST_TRACEBACKS)
+    assert len(json.dumps(history)) < 25_000
+
+
+@pytest.mark.parametrize(
+    ("about", "words"),
+    [
+        (None, "says nothing of itself"),
+        ("text", "says nothing of itself"),
+        ({}, "says nothing of itself"),
+        ({"queue": ""}, "which queue"),
+        ({"queue": "celery", "version": 2}, "format 2"),
+        ({"queue": "celery", "version": "x"}, "format 'x'"),
+        ({"queue": "celery"}, ""),
+    ],
+)
+def test_a_letter_that_cannot_be_sent_says_why(about, words):  # D5
+    problem = unfit({"id": "1", "task": "t", LETTER: about})
+    assert words in problem
+    assert bool(problem) is bool(words)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "taken"),
+    [
+        ({}, True),
+        ({"task": "t", "reason": "max_retries", "exception": "ValueError", "entry": "nightly"}, True),
+        ({"task": "u"}, False),
+        ({"reason": "poison"}, False),
+        ({"exception": "KeyError"}, False),
+        ({"entry": "hourly"}, False),
+        ({"since": "2026-01-01T00:00:10+00:00"}, True),
+        ({"since": "2026-01-01T00:00:11+00:00"}, False),
+        ({"before": "2026-01-01T00:00:11+00:00"}, True),
+        ({"before": "2026-01-01T00:00:10+00:00"}, False),
+    ],
+)
+def test_letters_are_chosen_by_everything_that_is_wanted(wanted, taken):
+    moments = {name: datetime.fromisoformat(wanted[name]) for name in ("since", "before") if name in wanted}
+    choice = Choice(**{**wanted, **moments})
+    assert choice.takes({"id": "1", "task": "t", LETTER: a_letter(entry="nightly")}) is taken
+
+
+@pytest.mark.parametrize("header", [{}, {LETTER: {"died_at": "yesterday"}}, {LETTER: "text"}])
+def test_a_letter_that_does_not_say_when_it_died_has_no_place_in_time(header):
+    assert died_at(header) is None
+    assert not Choice(since=datetime(2000, 1, 1, tzinfo=timezone.utc)).takes(header)
+    assert Choice().takes(header)

@@ -10,7 +10,7 @@ from celery_singlebeat.clock import SystemClock
 from celery_singlebeat.errors import StoreUnavailable
 from celery_singlebeat.store.broker_letters import BrokerLetterStore
 from celery_singlebeat.store.keys import Keys
-from celery_singlebeat.store.letter_ports import Burial, Parcel, Receipt
+from celery_singlebeat.store.letter_ports import Burial, Parcel, Receipt, Send, Verdict
 from celery_singlebeat.store.lock_ports import Caller, Outcome, Stale
 from celery_singlebeat.store.memory_locks import MemoryLockStore
 from celery_singlebeat.store.redis_letters import RedisLetterStore
@@ -171,8 +171,9 @@ def test_a_replay_moves_one_letter_into_its_queue(bench):  # R3
         headers={"id": "b", "task": "t"},
         properties={**letter.properties, "priority": 0},
     )
-    assert bench.store.replay(letter, message, queue)
-    assert not bench.store.replay(letter, message, queue)
+    done = [swept.done for swept in bench.store.sweep(_sends(letter, message, queue))]
+    assert done == [True]
+    assert not list(bench.store.sweep(_sends(letter, message, queue)))
     assert sorted(bench.ids()) == ["a", "c"]
     received = bench.receive(queue)
     assert received.payload == [["ä"], {}, {}]
@@ -180,12 +181,20 @@ def test_a_replay_moves_one_letter_into_its_queue(bench):  # R3
     assert received.properties["correlation_id"] == "b"
 
 
+def _sends(letter, message, queue):
+    """Send this one letter."""
+    return lambda found: Send(message, queue) if found == letter else Verdict.KEEP
+
+
 def test_letters_can_be_thrown_away(bench):
     for task_id in "abc":
         bench.bury(task_id)
-    chosen = [parcel for parcel in bench.store.letters() if parcel.headers["id"] != "b"]
-    assert bench.store.remove(chosen) == 2
-    assert bench.store.remove(chosen) == 0
+
+    def decide(letter):
+        return Verdict.KEEP if letter.headers["id"] == "b" else Verdict.DROP
+
+    assert [swept.letter.headers["id"] for swept in bench.store.sweep(decide)] == ["a", "c"]
+    assert not list(bench.store.sweep(decide))
     assert bench.ids() == ["b"]
 
 

@@ -201,7 +201,9 @@ WORKED_OUT = {
     "node": "`<host>:<pid>:<random>`",
     "renew_every": "a third of `singlebeat_lease_ttl`",
 }
-SECONDS = {"lease_ttl", "renew_every", "takeover_grace", "misfire_grace", "lock_ttl", "dedupe_ttl"}
+SECONDS = {"lease_ttl", "renew_every", "takeover_grace", "misfire_grace", "lock_ttl", "dedupe_ttl"} | {
+    "dead_letter_max_age"
+}
 COUNTS = {"catch_up_limit": "slots", "dead_letter_limit": "letters", "poison_limit": "deliveries"}
 
 
@@ -320,6 +322,7 @@ _SHOWN_IN = {
     "settings": ("tests/test_settings*", "tests/faults"),
     "store": ("tests/store", "tests/beat", "tests/faults"),
     "store.letter_ports": ("tests/store/test_letter*", "tests/task"),
+    "store.waiting_ports": ("tests/store/test_waiting*", "tests/task/test_waiting*"),
     "store.lock_ports": ("tests/store/test_lock*", "tests/store/test_letter*", "tests/task"),
     "task": ("tests/task",),
     "task.request": ("tests/task",),

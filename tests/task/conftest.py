@@ -27,7 +27,7 @@ class Crew:
         self.redis = server.client(decode_responses=True)
         self.app = Celery("jobs", broker=self.broker, backend=self.url, set_as_current=False)
         self.app.conf.update(settings)
-        self.workers = []
+        self.workers, self.beats = [], []
 
     def start(self, *, pool="prefork", concurrency=2, queues=""):
         name = f"worker{len(self.workers) + 1}"
@@ -45,6 +45,32 @@ class Crew:
         worker = ManagedProcess(argv, cwd=REPOSITORY, env=env, name=name, log_path=log).start()
         self.workers.append(worker)
         return worker
+
+    def beat(self):
+        """Start a beat without a schedule."""
+        argv = [
+            sys.executable,
+            "-m",
+            "celery",
+            "-A",
+            "tests.task.jobs",
+            "beat",
+            "-S",
+            "singlebeat",
+            "-l",
+            "INFO",
+        ]
+        argv += ["--pidfile=", "--schedule", str(self.folder / "schedule")]
+        env = {
+            "JOBS_BROKER": self.broker,
+            "JOBS_EFFECTS": self.url,
+            "JOBS_SETTINGS": json.dumps(self.settings),
+        }
+        log = self.folder / "beat.log"
+        beat = ManagedProcess(argv, cwd=REPOSITORY, env=env, name="beat", log_path=log).start()
+        self.beats.append(beat)
+        wait_until(lambda: "leading as" in beat.logs(), 30, beat.logs)
+        return beat
 
     def ready(self):
         for worker in self.workers:
@@ -100,11 +126,15 @@ class Crew:
         """What the store knows of a call."""
         return self.redis.hgetall(f"singlebeat:jobs:{{sb}}:call:{task_id}")
 
+    def waiting(self):
+        """The calls that wait in Redis for their next attempt."""
+        return self.redis.zrange("singlebeat:jobs:{sb}:waiting", 0, -1)
+
     def logs(self):
         return "\n".join(worker.logs()[-6000:] for worker in self.workers)
 
     def close(self):
-        for worker in self.workers:
+        for worker in self.workers + self.beats:
             if worker.status != "new":
                 worker.kill()
         self.redis.close()

@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 
 import redis
@@ -100,7 +101,7 @@ def careful(self, name, seconds):
 @task(lock_on=("name",), retry_backoff=0.1, retry_jitter=False, max_retries=3)
 def fails(self, name, secret="", until=99):
     note(name, f"{self.request.retries} {time.time()}")
-    if self.request.retries < until:
+    if self.request.retries < until and not effects().exists(f"works:{name}"):
         raise ValueError("it does not work")
     return "done"
 
@@ -109,6 +110,76 @@ def fails(self, name, secret="", until=99):
 def slow_to_retry(self, name):
     note(name, f"{self.request.retries} {time.time()}")
     raise ValueError("it does not work")
+
+
+@task(lock_on=("name",), retry_backoff=0.3, retry_jitter=False, max_retries=2, retry_store="redis")
+def parks(self, name, until=99, secret=""):
+    note(name, f"{self.request.retries} {time.time()}")
+    if self.request.retries < until and not effects().exists(f"works:{name}"):
+        raise ValueError("it does not work")
+    return "done"
+
+
+@task(lock_on=("name",), retry_backoff=8, retry_jitter=False, max_retries=1, retry_store="redis")
+def parks_long(self, name):
+    note(name, f"{self.request.retries} {time.time()}")
+    raise ValueError("it does not work")
+
+
+@task(lock_key="shared:{name}", on_conflict="retry", conflict_countdown=1, retry_store="redis")
+def parks_for_lock(self, name):
+    note(name, "ran")
+
+
+@task(lock_on=("name",), retry_backoff=0.3, retry_jitter=False, max_retries=None, retry_for=1.0)
+def fails_for_a_second(self, name):
+    note(name, f"{self.request.retries} {time.time()}")
+    raise ValueError("it does not work")
+
+
+class TooManyRequests(Exception):
+    retry_after = 1.5
+
+
+@task(lock_on=("name",), retry_backoff=0.01, retry_jitter=False, max_retries=1)
+def is_told_to_wait(self, name, countdown=None):
+    note(name, f"{self.request.retries} {time.time()}")
+    error = TooManyRequests("slow down")
+    if countdown is not None:
+        raise self.retry(exc=error, countdown=countdown)
+    raise error
+
+
+@task(lock_on=("name",), retry_backoff=0.05, retry_jitter=False, max_retries=3)
+def changes_its_mind(self, name, number):
+    note(name, f"{number}")
+    if number < 3:
+        raise self.retry(args=(name, number + 1), kwargs={})
+    return number
+
+
+class OddError(Exception):
+    """Neither its text nor its pickle works."""
+
+    def __init__(self, need):
+        super().__init__()
+        self.need = need
+        self.lock = threading.Lock()
+
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+@task(lock_on=("name",), retry_backoff=0.05, retry_jitter=False, max_retries=1)
+def fails_oddly(self, name):
+    note(name, "ran")
+    raise OddError("it")
+
+
+@task(lock_on=("name",))
+def retries_with_an_object(self, name):
+    note(name, "ran")
+    raise self.retry(args=(object(),), countdown=0.05)
 
 
 @task(lock_on=("name",), conflict_countdown=0.3)
@@ -207,6 +278,11 @@ def scheduled(self, name):
 def collects(values, name):
     note(name, json.dumps(values, sort_keys=True))
     return values
+
+
+@app.task(name="jobs.notes_error")
+def notes_error(task_id, name):
+    note(name, task_id)
 
 
 @app.task(base=SingleBeatTask)

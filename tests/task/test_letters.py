@@ -85,7 +85,11 @@ def test_a_letter_is_replayed_to_its_queue_under_its_id_with_all_its_attempts_be
         lambda: [letter for letter in crew.letters(result.id) if letter["replays"] == 1], 15, crew.logs
     )[0]
     assert [text.split()[0] for text in crew.events(name)] == ["0", "1", "2", "3"] * 2
-    assert len(again["attempts"]) == 4
+    assert [(item["attempt"], item.get("replay", 0)) for item in again["attempts"]] == [
+        *((number, 0) for number in (1, 2, 3, 4)),
+        *((number, 1) for number in (1, 2, 3, 4)),
+    ]
+    assert again["first_failed_at"] == again["attempts"][0]["failed_at"]
     assert len(crew.letters(result.id)) == 1
 
 

@@ -1,10 +1,10 @@
-"""How a message of `apply_async` becomes something that the store can write.
+"""How a message of `apply_async` becomes something that a store can write.
 
 Everything of Celery's own way stays: routing, serialisers, headers, priorities, signals. Only the last
 step changes, and only while a tray is out: the message is put on the tray instead of on the wire.
 
 *Atomic*, when the broker is the store's Redis: a kombu channel computes the list key and the payload, as
-it would for LPUSH, and the emit script pushes them.
+it would for LPUSH, and a script pushes them.
 
 *Outbox*, for any other broker: a producer keeps the prepared message as JSON; the emit script keeps it
 in the outbox; the publisher sends it and waits for the broker's confirmation.
@@ -13,6 +13,9 @@ in the outbox; the publisher sends it and waits for the broker's confirmation.
 from __future__ import annotations
 
 import base64
+import os
+import threading
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
@@ -21,6 +24,9 @@ from kombu import Connection, Producer
 from kombu.utils.json import dumps, loads
 
 from celery_singlebeat.store.ports import Keep, Publish, Push, Write
+
+#: Seconds that one call of the broker may take.
+BROKER_PATIENCE = 5
 
 
 class Tray:
@@ -178,3 +184,50 @@ def _send(app: Celery, producer: Producer, kept: dict[str, Any]) -> None:
         retry=False,
         **kept["properties"],
     )
+
+
+def parked(app: Celery, send: Callable[[Producer], object], *, on_redis: bool) -> tuple[Write, ...]:
+    """What the store has to write so that later the messages go out which `send` publishes."""
+    producer = _producers.of(app, on_redis=on_redis)
+    try:
+        with collected() as tray:
+            send(producer)
+    except Exception:
+        _producers.drop(app)
+        raise
+    return tray.sealed()
+
+
+class _Producers(threading.local):
+    """The collecting producers of a thread: a broker connection is not for two threads, nor for a child."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[int, int], Producer] = {}
+
+    def of(self, app: Celery, *, on_redis: bool) -> Producer:
+        place = (os.getpid(), id(app))
+        if place not in self._made:
+            if on_redis:
+                self._made[place] = DeclaringOnce(collecting_connection(app), auto_declare=False)
+            else:
+                self._made[place] = CollectingProducer(app.connection_for_write(), auto_declare=False)
+        return self._made[place]
+
+    def drop(self, app: Celery) -> None:
+        self._made.pop((os.getpid(), id(app)), None)
+
+
+_producers = _Producers()
+
+
+def confirming_connection(app: Celery) -> Connection:
+    """A broker connection whose `publish` returns after the broker's confirmation."""
+    connection = app.connection_for_write()
+    options: dict[str, Any] = dict(connection.transport_options or {})
+    if str(connection.transport_cls).startswith(("amqp", "pyamqp")):
+        options |= {"confirm_publish": True}
+        options.setdefault("read_timeout", BROKER_PATIENCE)
+        options.setdefault("write_timeout", BROKER_PATIENCE)
+    connection.transport_options = options
+    connection.connect_timeout = min(connection.connect_timeout or BROKER_PATIENCE, BROKER_PATIENCE)
+    return connection

@@ -1,0 +1,67 @@
+"""Putting a call into its queue again, at once or later: at the broker, or in the store of waiting calls."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from celery.app.task import Context
+from celery.exceptions import Reject
+
+from celery_singlebeat.messages import parked
+from celery_singlebeat.task.rules import TaskRules
+from celery_singlebeat.task.workplace import Workplace
+from celery_singlebeat.wiring import wire
+
+
+def send_later(
+    signature: Any, rules: TaskRules, place: Workplace, *, wait: float, eta: datetime | None = None
+) -> None:
+    """Send a call so that it runs after `wait` seconds, or not before `eta`. Raises whatever goes wrong."""
+    if rules.retry_store != "redis":
+        when: dict[str, Any] = {"countdown": wait} if eta is None else {"eta": eta}
+        signature.apply_async(add_to_parent=False, **when)
+        return
+    wiring = wire(place.app)
+    records = parked(
+        place.app,
+        lambda producer: signature.apply_async(add_to_parent=False, producer=producer),
+        on_redis=wiring.broker is not None,
+    )
+    wiring.waiting_store().park(records, wait)
+
+
+def send_again(
+    task: Any,
+    request: Context,
+    rules: TaskRules,
+    place: Workplace,
+    *,
+    wait: float,
+    headers: dict[str, Any] | None = None,
+    **options: Any,
+) -> None:
+    """Put the same call into its queue once more after `wait` seconds, not as another attempt.
+
+    Raises `Reject` with requeue when nobody takes it: then this message stays.
+    """
+    try:
+        signature = task.signature_from_request(
+            request,
+            retries=request.retries,
+            headers={**own_headers(request), **(headers or {})},
+            **options,
+        )
+        send_later(signature, rules, place, wait=wait)
+    except Exception as error:
+        raise Reject(error, requeue=True) from error
+
+
+def own_headers(request: Context) -> dict[str, Any]:
+    """The headers that a call takes along; RabbitMQ's notes on dead-lettering are not among them."""
+    headers = request.headers or {}
+    return {
+        name: value
+        for name, value in headers.items()
+        if not name.startswith(("x-death", "x-first-death", "x-last-death"))
+    }
