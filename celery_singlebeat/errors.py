@@ -46,6 +46,24 @@ class SettingsError(SingleBeatError, click.ClickException, ValueError):
         return self.message
 
 
+class ExtraMissing(SingleBeatError, click.ClickException, ImportError):
+    """What `extra` of this distribution installs is missing; `problem` says what needs it.
+
+    A click exception too, for the same reason as `SettingsError`; no `ValueError`, which kombu would wrap.
+    """
+
+    exit_code = 2
+
+    def __init__(self, problem: str, extra: str) -> None:
+        click.ClickException.__init__(self, f"{problem}: pip install 'celery-singlebeat[{extra}]'")
+        self.args = (problem, extra)
+        self.problem = problem
+        self.extra = extra
+
+    def __str__(self) -> str:
+        return self.message
+
+
 class EntryError(SingleBeatError, ValueError):
     """Entry `entry` of the schedule cannot work; the others are not touched by it."""
 

@@ -41,6 +41,7 @@ PROMISED = {
     "cli",
     "contributing",
     "dead-letters",
+    "django",
     "doctor",
     "glossary",
     "guarantees",

@@ -23,6 +23,7 @@ from celery_singlebeat.errors import Deposed, NotLeader, StoreUnavailable
 from celery_singlebeat.events import Listener
 from celery_singlebeat.health import birth
 from celery_singlebeat.mover import Mover
+from celery_singlebeat.policy.leases import Grant
 from celery_singlebeat.store.ports import Candidate, NodeReport
 from celery_singlebeat.store.schedule_ports import Record
 from celery_singlebeat.store.waiting_ports import Rank
@@ -40,7 +41,8 @@ class Machine:
     """Elector, heartbeat, agenda, watch, dispatcher and publisher of one process.
 
     `send` makes the message of an entry through Celery; `atomic` says that it goes out with its claim;
-    `make` builds the line of a dynamic entry, or raises `EntryError`; `tell` hears what happens.
+    `make` builds the line of a dynamic entry, or raises `EntryError`; `tell` hears what happens. Under a new
+    grant nothing is done before `ready` says so.
     """
 
     def __init__(
@@ -51,10 +53,12 @@ class Machine:
         atomic: bool,
         make: Callable[[str, Record], Line],
         tell: Listener,
+        ready: Callable[[Grant], bool] = lambda _: True,
     ) -> None:
         settings, clock = wiring.settings, wiring.clock
         self._node = settings.node
         self._grace = settings.takeover_grace
+        self._ready = ready
         self._clock = clock
         self._store = wiring.beat_store()
         self._farewell = self._store.farewell()  # made now, so that a signal handler makes nothing
@@ -178,6 +182,8 @@ class Machine:
         except NotLeader:
             return SOON
         self._has_led = True
+        if not self._ready(grant):
+            return SOON
         try:
             with nobody_waits_for_results():
                 if not self.dispatcher.is_current(grant):

@@ -42,6 +42,7 @@ from celery_singlebeat.messages import (
 )
 from celery_singlebeat.moments import Monotonic, later
 from celery_singlebeat.policy.entries import EntryRules, check_schedule, read_rules, split
+from celery_singlebeat.policy.leases import Grant
 from celery_singlebeat.policy.slots import Misfire, MissedRules
 from celery_singlebeat.store.schedule_ports import Record
 from celery_singlebeat.wiring import wire
@@ -233,7 +234,18 @@ class SingleBeatMixin(_Base):
                 "belongs into a tick() that calls super(), in the class that begins with SingleBeatMixin",
                 type(self).__name__,
             )
-        return Machine(self._wiring, send=self._send, atomic=self._atomic, make=self._make, tell=self._hear)
+        return Machine(
+            self._wiring,
+            send=self._send,
+            atomic=self._atomic,
+            make=self._make,
+            tell=self._hear,
+            ready=self._may_begin,
+        )
+
+    def _may_begin(self, grant: Grant) -> bool:  # noqa: ARG002 - what is behind may ask for it
+        """Whether this node may dispatch what it has as its schedule, under a new grant."""
+        return True
 
     def _hear(self, event: Event) -> None:
         self._wiring.tell(event)

@@ -319,6 +319,7 @@ _SHOWN_IN = {
     "policy.leases": ("tests/policy/test_leases*", "tests/beat", "tests/store/test_lease*"),
     "policy.lock_keys": ("tests/policy/test_lock_keys*", "tests/task"),
     "policy.slots": ("tests/policy/test_slots*", "tests/beat"),
+    "django": ("tests/django",),
     "settings": ("tests/test_settings*", "tests/faults"),
     "store": ("tests/store", "tests/beat", "tests/faults"),
     "store.letter_ports": ("tests/store/test_letter*", "tests/task"),
