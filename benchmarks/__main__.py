@@ -7,18 +7,27 @@ import json
 import platform
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from benchmarks import failover, report, rest, waves
+from benchmarks import failover, report, rest, takeover, waves
 from benchmarks.figures import Check
 from celery_singlebeat.testing.servers import EmbeddedRedis
 
-PARTS = ("dispatch", "failover", "idle", "steady")
+PARTS = ("dispatch", "failover", "takeover", "crowd", "idle", "steady")
+#: Whose versions are printed.
+PACKAGES = (
+    "celery",
+    "kombu",
+    "redis",
+    "celery-redbeat",
+    "celery-leased-beat",
+    "celery-multibeat-scheduler",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,32 +38,43 @@ class Size:
     waves: int
     faults: tuple[str, ...]
     rounds: int
+    #: Whether the peers' defaults are measured too; that takes minutes.
+    defaults: bool
+    #: Rounds of each fault of ours alone: with three replicas, and with so many.
+    takeovers: int
+    crowd: int
     idle: float
+    sizes: tuple[int, ...]
     dispatches: int
 
 
-FULL = Size(2000, 7, failover.FAULTS, 3, 4.0, 10_000)
-#: RedBeat needs seven seconds for a frozen leader, so the quick run freezes none.
-QUICK = Size(300, 1, ("SIGKILL", "SIGTERM"), 1, 1.0, 1000)
+FULL = Size(
+    2000, 7, failover.FAULTS, 3, True, 10, takeover.MANY, 8.0, (takeover.REPLICAS, takeover.MANY), 10_000
+)
+#: The peers need seconds for a frozen leader, so the quick run freezes none of theirs.
+QUICK = Size(300, 1, ("SIGKILL", "SIGTERM"), 1, False, 1, 6, 1.0, (takeover.REPLICAS,), 1000)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small numbers, to see that it runs")
     parser.add_argument("--only", action="append", choices=PARTS, help="this part alone; may be repeated")
-    parser.add_argument("--rounds", type=int, help=f"of each fault (default {FULL.rounds})")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        help=f"of each fault (default {FULL.rounds}, and {FULL.takeovers} of ours alone)",
+    )
     parser.add_argument("--waves", type=int, help=f"of each contender's dispatch (default {FULL.waves})")
     parser.add_argument("--entries", type=int, help=f"due at once (default {FULL.entries})")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured there")
     chosen = parser.parse_args(argv)
     size = QUICK if chosen.quick else FULL
-    size = Size(
+    size = replace(
+        size,
         entries=chosen.entries or size.entries,
         waves=chosen.waves or size.waves,
-        faults=size.faults,
         rounds=chosen.rounds or size.rounds,
-        idle=size.idle,
-        dispatches=size.dispatches,
+        takeovers=chosen.rounds or size.takeovers,
     )
     console = Console()
     if not console.is_terminal:
@@ -64,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(size: Size, parts: Sequence[str], console: Console, path: Path | None = None) -> int:
     """Measure the parts, print a table for each and one of the requirements; the exit code."""
-    about = {name: metadata.version(name) for name in ("celery", "kombu", "redis", "celery-redbeat")}
+    about = {name: metadata.version(name) for name in PACKAGES}
     about = {"python": platform.python_version(), "celery-singlebeat": _version(), **about}
     console.print(", ".join(f"{name} {version}" for name, version in about.items()))
     found: dict[str, Any] = {"versions": about, "size": asdict(size)}
@@ -77,16 +97,24 @@ def run(size: Size, parts: Sequence[str], console: Console, path: Path | None = 
             checks += report.dispatch_checks(rates)
         console.print(report.dispatch_table(rates, costs, size.entries))
     if "failover" in parts:
-        records = failover.measure(rounds=size.rounds, faults=size.faults)
+        records = failover.measure(rounds=size.rounds, faults=size.faults, defaults=size.defaults)
         found["failover"] = {name: asdict(record) for name, record in records.items()}
         checks += report.failover_checks(records)
         console.print(report.failover_table(records, size.faults))
+    for part in ("takeover", "crowd"):
+        if part in parts:
+            taken = (
+                takeover.measure(rounds=size.takeovers)
+                if part == "takeover"
+                else takeover.crowd(rounds=size.takeovers, replicas=size.crowd)
+            )
+            found[part] = asdict(taken)
+            checks += report.takeover_checks(taken)
+            console.print(report.takeover_table(taken))
     if "idle" in parts:
-        loads = rest.idle(seconds=size.idle)
-        found["idle"] = {
-            name: {"leader": asdict(leader), "standby": asdict(standby)}
-            for name, (leader, standby) in loads.items()
-        }
+        loads = rest.idle(seconds=size.idle, sizes=size.sizes)
+        found["idle"] = {name: asdict(load) for name, load in loads.items()}
+        checks += report.idle_checks(loads)
         console.print(report.idle_table(loads))
     if "steady" in parts:
         steady = rest.steady(dispatches=size.dispatches)

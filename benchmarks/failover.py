@@ -14,17 +14,24 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from benchmarks.fleets import Arrival, Fleet, RedBeatFleet, SingleBeatFleet, StockFleet, strike
-from celery_singlebeat.testing.processes import ManagedProcess
+from benchmarks.fleets import Arrival, Beat, Fleet, SingleBeatFleet, strike
+from benchmarks.peers import (
+    LeasedDefaults,
+    LeasedFleet,
+    MultiBeatDefaults,
+    MultiBeatFleet,
+    RedBeatFleet,
+    StockFleet,
+)
 
 FAULTS = ("SIGKILL", "SIGTERM", "SIGSTOP")
-FLEETS: tuple[type[Fleet], ...] = (SingleBeatFleet, RedBeatFleet, StockFleet)
-#: Seconds that a frozen leader stays frozen: more than RedBeat's lock, poll and tick together.
-FROZEN = 8.0
+FLEETS: tuple[type[Fleet], ...] = (SingleBeatFleet, RedBeatFleet, LeasedFleet, MultiBeatFleet, StockFleet)
+#: Peers whose defaults take minutes, and no longer: one round of them, beside the others.
+DEFAULTS: tuple[type[Fleet], ...] = (LeasedDefaults, MultiBeatDefaults)
 
 
 @dataclass(slots=True)
@@ -40,15 +47,23 @@ class Record:
     twice: int = 0
 
 
-def measure(*, rounds: int, faults: Sequence[str] = FAULTS, seed: int = 1) -> dict[str, Record]:
+def measure(
+    *, rounds: int, faults: Sequence[str] = FAULTS, defaults: bool = True, seed: int = 1
+) -> dict[str, Record]:
     """`rounds` of each fault on each fleet; the phases within a second are the same for all."""
     dice = random.Random(seed)
     phases = [(fault, dice.uniform(0.15, 0.85)) for _ in range(rounds) for fault in faults]
-    quiet, ready = threading.Lock(), threading.Barrier(len(FLEETS), timeout=60)
+    kinds = FLEETS + DEFAULTS if defaults else FLEETS
+    quiet, ready = threading.Lock(), threading.Barrier(len(kinds), timeout=300)
     with ExitStack() as stack:
-        fleets = [stack.enter_context(kind()) for kind in FLEETS]
+        fleets = [stack.enter_context(kind()) for kind in kinds]
         threads = stack.enter_context(ThreadPoolExecutor(len(fleets)))
-        results = [threads.submit(_Trial(fleet, quiet, ready).run, phases) for fleet in fleets]
+        results = [
+            threads.submit(
+                _Trial(fleet, quiet, ready).run, phases[: len(faults)] if kind in DEFAULTS else phases
+            )
+            for kind, fleet in zip(kinds, fleets, strict=True)
+        ]
         return {fleet.name: result.result() for fleet, result in zip(fleets, results, strict=True)}
 
 
@@ -62,21 +77,19 @@ class _Trial:
     def run(self, phases: Sequence[tuple[str, float]]) -> Record:
         fleet = self.fleet
         try:
-            fleet.add()
-            if fleet.elects:
+            with self.quiet:
                 fleet.add()
+            if fleet.elects:
+                with self.quiet:
+                    fleet.add()
         except BaseException:
             self.ready.abort()
             raise
         fleet.consume()
         self.ready.wait()
         for number, (fault, phase) in enumerate(phases, start=1):
-            # RedBeat takes seconds, and nobody waits for it
-            if fleet.name == "redbeat":
+            with self.quiet if fleet.swift else nullcontext():  # nobody waits for those that take seconds
                 back = self.hit(fault, phase)
-            else:
-                with self.quiet:
-                    back = self.hit(fault, phase)
             if number < len(phases) or fault == "SIGSTOP":
                 back()
             fleet.next_arrival(len(fleet.arrivals) + 1)
@@ -94,25 +107,25 @@ class _Trial:
         struck = time.time()
         strike(victim, signal.Signals[fault])
         if fault == "SIGSTOP" and not fleet.elects:
-            time.sleep(FROZEN)
+            time.sleep(fleet.frozen)
             strike(victim, signal.SIGCONT)
         if fleet.elects:
-            fleet.wait(lambda: fleet.reign() not in (None, reign), "no next leader", 60)
+            fleet.wait(lambda: fleet.reign() not in (None, reign), "no next leader", fleet.patience)
             record.takeover.setdefault(fault, []).append(time.time() - struck)
         first = fleet.next_arrival(count)
         record.lateness.setdefault(fault, []).append(max(0.0, first.at - last.at - fleet.period))
         return lambda: self.undo(victim, fault, struck)
 
-    def undo(self, victim: ManagedProcess, fault: str, struck: float) -> None:
+    def undo(self, victim: Beat, fault: str, struck: float) -> None:
         """Thaw the victim or put a new process in its place; what it still sends is counted, too."""
         fleet = self.fleet
         if not fleet.elects:
             return
         if fault == "SIGSTOP":
-            time.sleep(max(0.0, struck + FROZEN - time.time()))
+            time.sleep(max(0.0, struck + fleet.frozen - time.time()))
             strike(victim, signal.SIGCONT)
             time.sleep(1.5)
-            if victim.running:  # it stands by; RedBeat's ends
+            if victim.running:  # it stands by; RedBeat's has ended
                 return
         else:
             victim.wait(10)

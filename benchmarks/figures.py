@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,11 @@ class Spread:
 
     def show(self, unit: str = "", digits: int = 0) -> str:
         return f"{self.median:,.{digits}f}{unit} ({self.low:,.{digits}f} to {self.high:,.{digits}f})"
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The value that so many of a hundred do not exceed, by nearest rank."""
+    return sorted(values)[max(0, math.ceil(len(values) * percent / 100) - 1)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,52 +3,75 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.fleets import Fleet, RedBeatFleet, SingleBeatFleet, resident
+from benchmarks.fleets import Fleet, SingleBeatFleet, resident
+from benchmarks.peers import LeasedFleet, MultiBeatFleet, RedBeatFleet
 
+#: Who stands by in the idle part. Stock beat has no standby.
+STANDING_BY: tuple[type[Fleet], ...] = (SingleBeatFleet, RedBeatFleet, LeasedFleet, MultiBeatFleet)
 #: Seconds after the start of a process until it has settled.
-SETTLE = 1.0
+SETTLE = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Per second: requests that Redis reads, and commands that it executes for them, inside scripts too."""
+    """Per second: requests that Redis reads, commands that it executes for them, inside scripts too, and the
+    share of a core that this takes.
+    """
 
     requests: float
     commands: float
+    cpu: float
+
+    def less(self, other: Load) -> Load:
+        """What remains without the other."""
+        return Load(
+            self.requests - other.requests, self.commands - other.commands, max(0.0, self.cpu - other.cpu)
+        )
 
 
-def idle(*, seconds: float) -> dict[str, tuple[Load, Load]]:
-    """What an idle leader and an idle standby cost, by contender: one beat alone, then two, less the one."""
-    with ThreadPoolExecutor(2) as threads:  # counts, not times: they may run side by side
-        answers = [threads.submit(_idle, kind, seconds) for kind in (SingleBeatFleet, RedBeatFleet)]
-        return dict(answer.result() for answer in answers)
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """What the leader costs alone, and all standbys together, by the number of replicas."""
+
+    title: str
+    leader: Load
+    standbys: dict[int, Load]
 
 
-def _idle(kind: type[Fleet], seconds: float) -> tuple[str, tuple[Load, Load]]:
+def idle(*, seconds: float, sizes: Sequence[int]) -> dict[str, Idle]:
+    """Each contender alone on the machine: one beat, then more of them, less the one."""
+    return {kind.name: _idle(kind, seconds, sizes) for kind in STANDING_BY}
+
+
+def _idle(kind: type[Fleet], seconds: float, sizes: Sequence[int]) -> Idle:
     with kind(period=3600.0) as fleet:
-        fleet.add()
+        fleet.fork(1)
         alone = _load(fleet, seconds)
-        fleet.add()
-        both = _load(fleet, seconds)
-    return fleet.name, (alone, Load(both.requests - alone.requests, both.commands - alone.commands))
+        standbys = {}
+        for size in sizes:
+            fleet.fork(size - len(fleet.beats))
+            standbys[size] = _load(fleet, seconds).less(alone)
+    return Idle(fleet.title, alone, standbys)
 
 
 def _load(fleet: Fleet, seconds: float) -> Load:
     time.sleep(SETTLE)
-    before: Any = fleet.client.info("stats")
-    begun = time.monotonic()
+    before, begun = _counts(fleet), time.monotonic()
     time.sleep(seconds)
-    after: Any = fleet.client.info("stats")
-    took = time.monotonic() - begun
-    reads, commands = (
-        (after[count] - before[count] - 1) / took  # one INFO is counted with them
-        for count in ("total_reads_processed", "total_commands_processed")
-    )
-    return Load(reads, commands)
+    after, took = _counts(fleet), time.monotonic() - begun
+    reads, commands, cpu = (late - early for early, late in zip(before, after, strict=True))
+    return Load((reads - 2) / took, (commands - 2) / took, cpu / took)  # the two INFO are counted with them
+
+
+def _counts(fleet: Fleet) -> tuple[float, float, float]:
+    cpu: Any = fleet.client.info("cpu")
+    stats: Any = fleet.client.info("stats")
+    used = cpu["used_cpu_sys"] + cpu["used_cpu_user"]
+    return stats["total_reads_processed"], stats["total_commands_processed"], used
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ So there is nothing to ask of a beat, of a worker or of the broker:
 
 * A beat that was heard lately is well while its loop turns. Its report says how long ago the loop wanted
   to be back; beyond the bound at which the beat itself gives up its lease, it is wedged.
+* A beat whose messages wait in the outbox is well while the broker takes them. Beyond the same bound it is
+  not; it leads for as long again, and then lets another try.
 * A beat that was not heard lately has ended, or it is paused, cut off from the store, or stuck in a way
   that stopped its reports as well. The first is nothing to worry about once another has its place. The
   others are, and they do not get better with time.
@@ -35,7 +37,7 @@ SILENCE = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """How late is too late, in seconds: for a turn of the loop, and for a report."""
+    """How late is too late, in seconds: for a turn of the loop or an answer of the broker; for a report."""
 
     tick: float
     silence: float
@@ -166,6 +168,8 @@ def _problem(report: NodeReport, now: datetime, bounds: Bounds) -> str:
         )
     if report.tick_age > bounds.tick:
         return f"is wedged: its loop has not turned for {report.tick_age:.0f} s"
+    if report.stuck > bounds.tick:
+        return f"cannot publish: the broker has taken no message for {report.stuck:.0f} s"
     return ""
 
 

@@ -17,13 +17,14 @@ BOUNDS = Bounds(tick=10, silence=7)
 DAY = 86_400
 
 
-def beat(node="a", *, heard=0.5, tick_age=0.0, up=100.0, host="here", pid=1, role="standby"):
+def beat(node="a", *, heard=0.5, tick_age=0.0, stuck=0.0, up=100.0, host="here", pid=1, role="standby"):
     return NodeReport(
         node=node,
         host=host,
         pid=pid,
         role=role,
         tick_age=tick_age,
+        stuck=stuck,
         up=up,
         seen=NOW - timedelta(seconds=heard),
     )
@@ -46,6 +47,8 @@ def overview(*reports):
         ([beat(tick_age=9.9)], None, ""),
         ([beat(tick_age=10.1)], None, "a is wedged"),
         ([beat(tick_age=10.1), beat("b")], None, "a is wedged"),
+        ([beat(role="leader", stuck=9.9)], None, ""),
+        ([beat(role="leader", stuck=10.1), beat("b")], None, "a cannot publish"),
         ([beat(heard=8)], True, "a was not heard for 8 s"),
         ([beat(heard=8)], None, "a was not heard for 8 s"),
         ([beat(heard=8), beat("b")], True, "a was not heard for 8 s"),

@@ -29,11 +29,11 @@ from celery_singlebeat.events import (
 )
 from celery_singlebeat.moments import Monotonic, later
 from celery_singlebeat.policy.clocks import Offset, combine, disagreement, due_clock, sample
-from celery_singlebeat.policy.leases import Grant, Term, begin_term
+from celery_singlebeat.policy.leases import POLL, Grant, Term, begin_term, bid_pauses
 from celery_singlebeat.store.ports import Candidate, LeaseStore, Overdue, Won
 
-#: Seconds between two bids of a standby; and until it looks again when the leader seems gone.
-POLL, CONFIRM = 0.1, 0.05
+#: Seconds until a standby looks again when the leader seems gone.
+CONFIRM = 0.05
 #: Seconds between two lines about the same trouble: a silent store, or clocks that disagree.
 REMIND = 60.0
 #: Seconds by which this machine's clock and the store's may differ without a word.
@@ -209,7 +209,7 @@ class Elector:
         self._suspect = answer.token if answer.absent else ""
         if answer.sign != self._sign:
             self._sign, self._sign_since = answer.sign, asked_at
-        return CONFIRM if answer.absent else POLL * random.uniform(0.8, 1.2)
+        return CONFIRM if answer.absent else random.uniform(*bid_pauses(answer.listeners))
 
     def _silent_sign(self, moment: Monotonic) -> str:
         """The holder's sign, if this node has seen it unchanged for longer than a lease lasts.

@@ -14,8 +14,9 @@ from celery_singlebeat.store.ports import Ears, NodeReport, NodeStore
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two reports of a node, and after which a silent node's report goes.
-REPORT_EVERY, KEEP_REPORTS = 1.0, 3600.0
+#: Seconds between two reports of a node, after which a silent node's report goes, and between two looks
+#: for such: reading the reports of all nodes is not for every second of every node.
+REPORT_EVERY, KEEP_REPORTS, SWEEP_EVERY = 1.0, 3600.0, 60.0
 
 
 class Pulse:
@@ -60,7 +61,7 @@ class Heartbeat:
         self._report = report
         self._clock = clock
         self._ears: Ears | None = None
-        self._reported_at = Monotonic(float("-inf"))
+        self._reported_at = self._swept_at = Monotonic(float("-inf"))
         self._stopping = False
         self._thread: threading.Thread | None = None
 
@@ -130,7 +131,10 @@ class Heartbeat:
 
     def _send_report(self) -> None:
         self._reported_at = self._clock.monotonic()
+        sweeps = self._reported_at - self._swept_at >= SWEEP_EVERY
+        if sweeps:
+            self._swept_at = self._reported_at
         try:
-            self._nodes.report(self._report(), keep=KEEP_REPORTS)
+            self._nodes.report(self._report(), keep=KEEP_REPORTS if sweeps else None)
         except StoreUnavailable:
             pass  # the elector says so already

@@ -85,9 +85,8 @@ class Machine:
             self.elector.term,
             clock=clock,
             tell=tell,
-            give_up=lambda grant: self.elector.stand_down(grant, "publishing"),
-            patience=2 * settings.lease_ttl,
         )
+        self._broker_patience = 2 * settings.lease_ttl
         self.dispatcher = Dispatcher(
             self.agenda,
             self._store,
@@ -182,6 +181,9 @@ class Machine:
         except NotLeader:
             return SOON
         self._has_led = True
+        if self._publisher.stuck_for() > self._broker_patience:
+            self.elector.stand_down(grant, "publishing")
+            return SOON
         if not self._ready(grant):
             return SOON
         try:
@@ -233,6 +235,7 @@ class Machine:
             pid=os.getpid(),
             role="leader" if leads else "standby",
             tick_age=self._pulse.age(),
+            stuck=self._publisher.stuck_for(),
             entries=len(self.agenda),
             faulty=dict(self.agenda.parked),
             overdue=overdue,

@@ -5,6 +5,8 @@ R1  A record is forgotten only after the broker has confirmed its message; so a 
 R2  The tick loop never waits for the broker: a broker that is down, full or swallowing packets leaves
     records, not late slots.
 R3  Only a leader publishes; a new one empties first what its predecessor left.
+R4  A broker that takes nothing for long is seen from outside this thread, which may itself be stuck in a
+    call of the broker.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from celery_singlebeat.errors import NotLeader, StoreUnavailable
 from celery_singlebeat.events import Listener, PublishFailed
 from celery_singlebeat.messages import confirming_connection, send_record
 from celery_singlebeat.moments import Monotonic
-from celery_singlebeat.policy.leases import Grant, Term
+from celery_singlebeat.policy.leases import Term
 from celery_singlebeat.store.ports import SlotStore
 
 logger = logging.getLogger(__name__)
@@ -46,16 +48,12 @@ class Publisher:
         *,
         clock: Clock,
         tell: Listener,
-        give_up: Callable[[Grant], None],
-        patience: float,
     ) -> None:
         self._app = app
         self._store = store
         self._term = term
         self._clock = clock
         self._tell = tell
-        self._give_up = give_up
-        self._patience = patience
         self._work = threading.Semaphore(0)
         self._fresh: deque[Record] = deque()
         self._must_drain = False
@@ -63,7 +61,7 @@ class Publisher:
         self._thread: threading.Thread | None = None
         self._connection: Connection | None = None
         self._producer: Producer | None = None
-        self._failing_since: Monotonic | None = None
+        self._stuck_since: Monotonic | None = None
         self._reminded_at = Monotonic(float("-inf"))
 
     def send(self, records: Sequence[Record]) -> None:
@@ -75,6 +73,13 @@ class Publisher:
         """Publish whatever the outbox holds: another leader may have left it."""
         self._must_drain = True
         self._wake()
+
+    def stuck_for(self) -> float:
+        """Seconds since the broker last took a message, or was given the first of those that wait; 0 while
+        none does.
+        """
+        since = self._stuck_since
+        return 0.0 if since is None else self._clock.monotonic() - since
 
     def stop(self, timeout: float = 0.5) -> None:
         """End the thread; what is not published stays in the outbox."""
@@ -104,29 +109,35 @@ class Publisher:
     def _turn(self) -> None:
         fresh = [self._fresh.popleft() for _ in range(len(self._fresh))]
         try:
-            term = self._term()
+            self._term()
             if self._must_drain:
                 fresh = self._store.outbox()
         except (NotLeader, StoreUnavailable):
             # Another leader empties the outbox; so does this node, if its trust had only lapsed.
             self._must_drain = True
+            self._stuck_since = None
             return
         if not fresh:
             self._must_drain = False
+            self._stuck_since = None
             return
         sent: list[Record] = []
+        if self._stuck_since is None:
+            self._stuck_since = self._clock.monotonic()
         try:
             for record in fresh:
                 self._term()
                 self._publish(record[1])
+                self._stuck_since = self._clock.monotonic()
                 sent.append(record)
         except NotLeader:
             self._must_drain = True  # see above
+            self._stuck_since = None
         except Exception as error:  # kombu wraps, drivers do not; every error means: not confirmed
-            self._failed(error, len(fresh) - len(sent), term)
+            self._failed(error, len(fresh) - len(sent))
         else:
             self._must_drain = False
-            self._failing_since = None
+            self._stuck_since = None
         try:
             self._store.confirm(sent)
         except StoreUnavailable:
@@ -138,18 +149,13 @@ class Publisher:
             self._producer = self._app.amqp.Producer(self._connection, auto_declare=False)
         send_record(self._app, self._producer, record)
 
-    def _failed(self, error: Exception, waiting: int, term: Term) -> None:
+    def _failed(self, error: Exception, waiting: int) -> None:
         self._disconnect()
         self._must_drain = True
         now = self._clock.monotonic()
-        if self._failing_since is None:
-            self._failing_since = now
         if now - self._reminded_at >= REMIND:
             self._reminded_at = now
             self._tell(PublishFailed(waiting=waiting, problem=f"{type(error).__name__}: {error}"))
-        if now - self._failing_since > self._patience:
-            self._failing_since = None
-            self._give_up(term.grant)
 
     def _disconnect(self) -> None:
         connection, self._connection, self._producer = self._connection, None, None

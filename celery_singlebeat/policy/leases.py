@@ -9,6 +9,8 @@ L2  Trust ends a margin before the lease can expire, so that the old leader stop
     can start, also when clocks run at slightly different rates.
 L3  No answer is neither yes nor no: an unanswered renewal leaves the term as it was.
 L4  A grant is renewed and released by its whole token, never by the name of its node.
+L5  Standbys look after the leader together: the more they are, the less often each of them bids, and that
+    none looks for 150 ms is less likely than one in a million.
 
 The trust window is River's (internal/leadership); the epoch is Kleppmann's fencing token.
 """
@@ -18,6 +20,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from celery_singlebeat.moments import Monotonic, later
+
+#: Seconds between two bids of a standby: while they are few, and at most. And how many are few.
+POLL, LONGEST_POLL, FEW = 0.1, 0.5, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +67,14 @@ def margin(ttl: float) -> float:
 def begin_term(grant: Grant, *, asked_at: Monotonic, ttl: float) -> Term:
     """The term that a grant of `ttl` seconds, asked for at `asked_at`, allows (L1, L2)."""
     return Term(grant, later(asked_at, ttl - margin(ttl)))
+
+
+def bid_pauses(listeners: int) -> tuple[float, float]:
+    """The shortest and the longest pause before a standby's next bid, where so many nodes listen (L5).
+
+    The wider the range, the sooner their bids are spread evenly again after an event that woke all of them.
+    """
+    standbys = listeners - 1
+    mean = min(LONGEST_POLL, max(POLL, POLL * standbys / FEW))
+    shortest = 0.8 * POLL
+    return shortest, 2 * mean - shortest

@@ -113,8 +113,7 @@ class MemoryBeatStore:
                 elif self._is_overdue(held, candidate, grace, overdue or {}):
                     reason = "overdue"
                 else:
-                    remaining = held.expires - self._clock.monotonic()
-                    return Held(token, absent, remaining, now, seen, held.sign)
+                    return Held(token, absent, len(kept.ears), now, seen, held.sign)
             kept.epoch = max(kept.epoch + 1, millis(now))
             grant = Grant(kept.epoch, nonce)
             expires = later(self._clock.monotonic(), ttl)
@@ -257,13 +256,14 @@ class MemoryBeatStore:
 
     # -- the nodes ------------------------------------------------------------------------------
 
-    def report(self, report: NodeReport, *, keep: float) -> datetime:
+    def report(self, report: NodeReport, *, keep: float | None) -> datetime:
         with self._guard:
             now = self._now()
             self._kept.nodes[report.node] = replace(report, seen=now)
-            for node, known in list(self._kept.nodes.items()):
-                if known.seen is None or (now - known.seen).total_seconds() > keep:
-                    del self._kept.nodes[node]
+            if keep is not None:
+                for node, known in list(self._kept.nodes.items()):
+                    if known.seen is None or (now - known.seen).total_seconds() > keep:
+                        del self._kept.nodes[node]
             return now
 
     def leave(self, node: str) -> None:

@@ -40,13 +40,14 @@ class Won:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Somebody holds the lease. `absent`: nobody listens on its presence channel; `marks` answers for
-    the entries that the bidder called overdue; `sign` changes with every renewal.
+    """Somebody holds the lease. `absent`: nobody listens on its presence channel; `listeners`: how many
+    nodes listen for events, or 0 if the store does not tell; `marks` answers for the entries that the
+    bidder called overdue; `sign` changes with every renewal.
     """
 
     token: str
     absent: bool
-    remaining: float
+    listeners: int
     time: datetime
     marks: Mapping[str, datetime | None]
     sign: str = ""
@@ -223,7 +224,8 @@ class SlotStore(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReport:
     """What a beat process says of itself. `tick_age` is how many seconds ago its loop last turned,
-    beyond what it had announced to sleep; `overdue` are entries whose next slot waits too long; `seen`
+    beyond what it had announced to sleep; `stuck` for how many seconds the broker has taken nothing of
+    what waits for it; `overdue` are entries whose next slot waits too long; `seen`
     is the store's time of the report.
 
     `birth` tells this process from any other that has its pid, and `up` is how many seconds ago it
@@ -238,6 +240,7 @@ class NodeReport:
     entries: int = 0
     faulty: Mapping[str, str] = field(default_factory=dict)
     overdue: tuple[str, ...] = ()
+    stuck: float = 0.0
     birth: str = ""
     up: float = 0.0
     seen: datetime | None = None
@@ -270,8 +273,10 @@ class Overview:
 class NodeStore(Protocol):
     """What operators see: reports of nodes, and totals."""
 
-    def report(self, report: NodeReport, *, keep: float) -> datetime:
-        """Store a report; silent nodes' reports older than `keep` seconds go. Returns the store's time."""
+    def report(self, report: NodeReport, *, keep: float | None) -> datetime:
+        """Store a report, and return the store's time. Silent nodes' reports older than `keep` seconds go;
+        None leaves them alone, which costs much less.
+        """
         ...
 
     def leave(self, node: str) -> None:

@@ -68,7 +68,6 @@ class RedisBeatStore:
             "node": candidate.node,
             "host": candidate.host,
             "pid": candidate.pid,
-            "schedule": candidate.schedule,
             "presence": int(candidate.listens),
         }
         slots = [
@@ -88,15 +87,16 @@ class RedisBeatStore:
                 keys.events,
                 json.dumps(slots),
                 silent,
+                candidate.schedule,
             ],
         )
         if answer[0] == "won":
             epoch, _, own = answer[1].partition(":")
             return Won(Grant(int(epoch), own), answer[2], from_millis(answer[3]))
-        _, token, absent, remaining, now, seen, renewals = answer
+        _, token, absent, listeners, now, seen, renewals = answer
         marks = {entry: _moment(mark) for entry, mark in zip(seen[::2], seen[1::2], strict=True)}
         sign = f"{token} {renewals}"
-        return Held(token, bool(absent), max(0, remaining) / 1000, from_millis(now), marks, sign)
+        return Held(token, bool(absent), listeners, from_millis(now), marks, sign)
 
     def renew(self, grant: Grant, *, ttl: float, listens: bool = False, schedule: str = "") -> Renewal:
         held, now, emitted = self._scripts.run(
@@ -175,12 +175,13 @@ class RedisBeatStore:
 
     # -- the nodes ------------------------------------------------------------------------------
 
-    def report(self, report: NodeReport, *, keep: float) -> datetime:
+    def report(self, report: NodeReport, *, keep: float | None) -> datetime:
         about = {
             "host": report.host,
             "pid": report.pid,
             "role": report.role,
             "tick_age": round(report.tick_age, 3),
+            "stuck": round(report.stuck, 3),
             "entries": report.entries,
             "faulty": dict(report.faulty),
             "birth": report.birth,
@@ -188,12 +189,14 @@ class RedisBeatStore:
             "overdue": report.overdue,
         }
         now = self._scripts.run(
-            "node_report", [self._keys.nodes], [report.node, json.dumps(about), _ms(keep)]
+            "node_report",
+            [self._keys.nodes],
+            [report.node, json.dumps(about), "" if keep is None else _ms(keep)],
         )
         return from_millis(now)
 
     def leave(self, node: str) -> None:
-        self._scripts.run("node_report", [self._keys.nodes], [node, "", _ms(3600)])
+        self._scripts.run("node_report", [self._keys.nodes], [node, "", ""])
 
     def overview(self) -> Overview:
         keys = self._keys
@@ -333,7 +336,8 @@ def _report(node: str, text: str) -> NodeReport:
             tick_age=float(about["tick_age"]),
             entries=int(about.get("entries", 0)),
             faulty=faulty if isinstance(faulty, dict) else {},
-            overdue=tuple(map(str, about.get("overdue", ()))),  # the script writes an empty list as {}
+            overdue=tuple(map(str, about.get("overdue", ()))),
+            stuck=float(about.get("stuck", 0.0)),
             birth=str(about.get("birth", "")),
             up=float(about.get("up", 0.0)),
             seen=from_millis(int(about["seen"])),

@@ -166,6 +166,8 @@ def test_reports_of_nodes_that_fell_silent_long_ago_go(bench):
 
     bench.store.report(report("old"), keep=60)
     bench.wait(0.05)
+    bench.store.report(report("new"), keep=None)
+    assert [node.node for node in bench.store.overview().nodes] == ["new", "old"]
     bench.store.report(report("new"), keep=0.02)
     assert [node.node for node in bench.store.overview().nodes] == ["new"]
 

@@ -10,18 +10,21 @@
 --   ARGV[2] ttl       milliseconds
 --   ARGV[3] suspect   token that the bidder's last bid saw without presence, or ""
 --   ARGV[4] grace     milliseconds that a due slot may stay undispatched
---   ARGV[5] about     JSON {node, host, pid, schedule, presence}; presence: 1 if the bidder listens
+--   ARGV[5] about     JSON {node, host, pid, presence}; presence: 1 if the bidder listens
 --   ARGV[6] presence  start of the presence channels
 --   ARGV[7] events    channel
 --   ARGV[8] overdue   JSON [[entry, slot, since], ...]: slots that the bidder believes undispatched; since: of
 --                     a dynamic entry, as the bidder knows it, or ""
 --   ARGV[9] silent    "token renewals" that the bidder saw unchanged for longer than a lease lasts, by its
 --                     own clock, or ""; this server's clock may have been set back
+--   ARGV[10] schedule hash of the bidder's
 --
 --   returns {"won", token, reason, now}
---         | {"held", token, absent, remaining, now, {entry, mark, ...}, renewals}
+--         | {"held", token, absent, listeners, now, {entry, mark, ...}, renewals}
+--           listeners: how many hear the events, or 0 if this server does not tell
 --
--- Safe to send again: the holder's own nonce gets its own grant.
+-- Safe to send again: the holder's own nonce gets its own grant. Most bids find a holder that is well, and
+-- every standby sends them all the time: what only a winner needs is not touched before.
 local function now_ms()
   local t = redis.call('TIME')
   return t[1] * 1000 + math.floor(t[2] / 1000)
@@ -29,7 +32,6 @@ end
 
 local now = now_ms()
 local held = redis.call('GET', KEYS[1])
-local about = cjson.decode(ARGV[5])
 local reason = 'free'
 local seen = {}
 
@@ -49,10 +51,11 @@ if held then
   end
 
   -- Presence: a leader that promised to listen, and whose channel nobody listens on twice in a row.
-  local absent = 0
-  if described and leader[2] == '1' and nonce then
-    local count = redis.pcall('PUBSUB', 'NUMSUB', ARGV[6] .. nonce)
-    if type(count) == 'table' and not count.err and tonumber(count[2]) == 0 then
+  local absent, listeners = 0, 0
+  local count = redis.pcall('PUBSUB', 'NUMSUB', ARGV[7], ARGV[6] .. (nonce or ''))
+  if type(count) == 'table' and not count.err then
+    listeners = tonumber(count[2])
+    if described and leader[2] == '1' and nonce and tonumber(count[4]) == 0 then
       absent = 1
       if held == ARGV[3] then
         reason = 'crash'
@@ -61,7 +64,8 @@ if held then
   end
 
   -- Overdue: judged only between nodes that have the same schedule (of a dynamic entry: the present one),
-  -- and not before the leader had the grace since it last emitted. A new one has ten times that until it emits first, for it has to read.
+  -- and not before the leader had the grace since it last emitted. A new one has ten times that until it
+  -- emits first, for it has to read.
   local overdue = cjson.decode(ARGV[8])
   local since, emitted = tonumber(leader[3]) or 0, tonumber(leader[4]) or 0
   local quiet_since = math.max(since, emitted)
@@ -77,7 +81,7 @@ if held then
       local record = redis.call('HGET', KEYS[6], pair[1]) or ''
       known = string.sub(record, 1, #version + 1) == version .. ' '
     else
-      known = leader[5] == about.schedule
+      known = leader[5] == ARGV[10]
     end
     if not reason and described and settled and known
         and (tonumber(mark) or 0) < slot
@@ -86,10 +90,11 @@ if held then
     end
   end
   if not reason then
-    return {'held', held, absent, redis.call('PTTL', KEYS[1]), now, seen, renewals}
+    return {'held', held, absent, listeners, now, seen, renewals}
   end
 end
 
+local about = cjson.decode(ARGV[5])
 local epoch = redis.call('INCR', KEYS[2])
 if epoch < now then
   epoch = now
@@ -98,7 +103,7 @@ end
 local token = epoch .. ':' .. ARGV[1]
 redis.call('SET', KEYS[1], token, 'PX', ARGV[2])
 redis.call('HSET', KEYS[3], 'token', token, 'epoch', epoch, 'since', now, 'emitted', now,
-  'node', about.node, 'host', about.host, 'pid', about.pid, 'schedule', about.schedule,
+  'node', about.node, 'host', about.host, 'pid', about.pid, 'schedule', ARGV[10],
   'presence', about.presence, 'renewals', 0)
 redis.call('HINCRBY', KEYS[5], 'elections', 1)
 redis.call('HINCRBY', KEYS[5], 'elections:' .. reason, 1)
