@@ -108,6 +108,13 @@ MUTANTS = (
         (f"{LEASES}::test_one_look_is_not_enough_to_replace_a_leader",),
     ),
     Mutant(
+        "wedged loop",
+        "a leader whose loop hangs keeps the lease for ever",
+        "celery_singlebeat/beat/elector.py",
+        replaced("if not turning:", "if False:"),
+        ("tests/beat/test_elector.py::test_a_wedged_tick_loop_loses_the_lease",),
+    ),
+    Mutant(
         "lock owner",
         "a lock that is not ours goes",
         f"{LUA}/lock_release.lua",

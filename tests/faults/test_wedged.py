@@ -1,6 +1,6 @@
 """A leader that lives and does not work: replaced, unwell by its own word, and silent when it wakes.
 
-Each node reads in a folder where it has to stop: a file `WHERE NODE` stops that node there until the file goes.
+Each node looks into a folder where it has to stop: a file `WHERE NODE` stops that node there until it goes.
 """
 
 import json
