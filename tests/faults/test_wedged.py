@@ -174,9 +174,7 @@ def nodes(store, tmp_path):
         ("log", "plain", "overdue"),  # tick loop and heartbeat hang in a log handler
     ],
 )
-def test_a_leader_that_hangs_is_replaced_unwell_and_silent_when_it_wakes(
-    nodes, where, entries, reason
-):  # G1, B2
+def test_a_leader_that_hangs_is_replaced_and_silent_when_it_wakes(nodes, where, entries, reason):  # G1, B2
     nodes = nodes(entries=entries)
     old, before = nodes.leader(), nodes.elections(reason)
     assert nodes.is_healthy(old)
@@ -195,9 +193,7 @@ def test_a_leader_that_hangs_is_replaced_unwell_and_silent_when_it_wakes(
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_a_leader_whose_broker_swallows_packets_is_replaced_unwell_and_silent_when_it_wakes(  # G2, R3, R4
-    nodes, rabbitmq_url
-):
+def test_a_leader_whose_broker_swallows_packets_is_replaced_and_unwell(nodes, rabbitmq_url):  # G2, R3, R4
     port = int(rabbitmq_url.partition("@")[2].partition(":")[2].partition("/")[0])
     with FaultProxy(port) as first, FaultProxy(port) as second:
         proxies = {"a": first, "b": second}

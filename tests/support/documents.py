@@ -305,7 +305,7 @@ _INVARIANT = re.compile(r"^([A-Z][0-9]+)  (\S.*(?:\n    .*)*)", re.MULTILINE)
 _SHOWN_IN = {
     "beat": ("tests/beat/test_[del]*", "tests/beat/test_config*", "tests/faults", "tests/store/test_slot*"),
     "beat.dynamic": ("tests/beat/test_schedule*", "tests/store/test_schedule*"),
-    "beat.publisher": ("tests/faults/test_broker*",),
+    "beat.publisher": ("tests/faults/test_broker*", "tests/faults/test_wedged*"),
     "beat.timetables": ("tests/beat/test_timetables*", "tests/beat/test_[cd]*", "tests/test_schedules*"),
     "beat.windows": ("tests/beat",),
     "cli": ("tests/cli",),
