@@ -20,8 +20,8 @@ from celery.apps.beat import Beat
 from celery.utils.imports import symbol_by_name
 
 _PR_SET_PDEATHSIG = 1
-#: Seconds between two forks: their first questions should not all come at once.
-APART = 0.02
+#: Seconds between two forks: those that start leave something of the machine to those that have started.
+APART = 0.15
 
 
 def main() -> None:

@@ -151,12 +151,17 @@ class Elector:
             return POLL
         return self._renew(term, listens)
 
-    def hear(self, event: str) -> None:
-        """Take note of an event of the events channel."""
+    def hear(self, event: str) -> bool:
+        """Take note of an event of the events channel; whether the next step is due at once.
+
+        That is so for the free lease, and for a leader that hears of another. A standby has nothing to do
+        about a new leader: if all of them bid then, they would only be in its way.
+        """
         kind, _, about = event.partition(" ")
         term = self._term
         if kind == "resign" and term is not None and about == str(term.epoch):
             self._give_up(term, "resigned", sits_out=True)
+        return kind == "released" or term is not None
 
     def close(self, store: LeaseStore | None = None) -> None:
         """Give the lease back for good. Idempotent; through `store` if given, so that a signal handler

@@ -50,7 +50,7 @@ class Heartbeat:
         pulse: Pulse,
         report: Callable[[], NodeReport],
         *,
-        hear: Callable[[str], None],
+        hear: Callable[[str], bool],
         clock: Clock,
     ) -> None:
         self._elector = elector
@@ -110,16 +110,16 @@ class Heartbeat:
             return False
 
     def _wait(self, seconds: float) -> None:
-        """Wait, but wake at an event; without a connection, just wait."""
-        try:
-            event = self._ears.hear(seconds) if self._ears is not None else None
-        except StoreUnavailable:
-            self._hang_up()
-            return
+        """Wait, but not beyond an event that calls for a step; without a connection, just wait."""
         if self._ears is None:
             threading.Event().wait(seconds)
-        if event is not None:
-            self._hear(event)
+            return
+        until = later(self._clock.monotonic(), seconds)
+        try:
+            while (event := self._ears.hear(seconds)) is not None and not self._hear(event):
+                seconds = max(0.0, until - self._clock.monotonic())
+        except StoreUnavailable:
+            self._hang_up()
 
     def _hang_up(self) -> None:
         ears, self._ears = self._ears, None

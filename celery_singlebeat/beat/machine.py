@@ -149,10 +149,10 @@ class Machine:
         except StoreUnavailable:
             pass  # it will see that we are gone
 
-    def _hear(self, event: str) -> None:
-        self.elector.hear(event)
+    def _hear(self, event: str) -> bool:
         if event == "changed":
             self.dynamic.tell()
+        return self.elector.hear(event)
 
     def _read_changes(self) -> None:
         """Take in what changed in the dynamic schedule; raises `StoreUnavailable`."""

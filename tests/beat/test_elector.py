@@ -183,6 +183,15 @@ def test_a_resigned_leader_lets_another_have_it(cluster, a, b):
     assert a.told[-1] == LeadershipLost(node="a", epoch=epoch, reason="resigned")
 
 
+def test_a_free_lease_calls_for_a_step_at_once_and_a_new_leader_only_where_one_leads(a, b):
+    a.step()
+    b.step()
+    token = a.elector.term().grant.token
+    assert b.elector.hear(f"released {token}")
+    assert not b.elector.hear(f"acquired {token}")
+    assert a.elector.hear("acquired 9:somebody")
+
+
 def test_a_wedged_tick_loop_loses_the_lease(a, b):
     a.step()
     a.step(turning=False)
