@@ -32,7 +32,7 @@ lint: $(STAMP) ## Check style, types and imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(STAMP) ## Measure dispatch and failover, side by side with other schedulers
+bench: $(STAMP) ## Measure dispatch, failover and idle cost, side by side with other schedulers
 	$(BIN)/python -m benchmarks
 
 failover: $(STAMP) ## Kill, freeze and cut off beats for DURATION seconds (120), with BROKER redis or rabbitmq

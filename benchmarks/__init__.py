@@ -1,4 +1,4 @@
-"""Benchmarks: this package beside plain Celery, stock beat and RedBeat, in one run on one machine.
+"""Benchmarks: this package beside plain Celery, stock beat and other schedulers, in one run on one machine.
 
 What they believe:
 

@@ -76,6 +76,7 @@ class _Trial:
 
     def run(self, phases: Sequence[tuple[str, float]]) -> Record:
         fleet = self.fleet
+        fleet.consume()
         try:
             with self.quiet:
                 fleet.add()
@@ -85,15 +86,15 @@ class _Trial:
         except BaseException:
             self.ready.abort()
             raise
-        fleet.consume()
         self.ready.wait()
+        begun = len(fleet.arrivals)
         for number, (fault, phase) in enumerate(phases, start=1):
             with self.quiet if fleet.swift else nullcontext():  # nobody waits for those that take seconds
                 back = self.hit(fault, phase)
             if number < len(phases) or fault == "SIGSTOP":
                 back()
             fleet.next_arrival(len(fleet.arrivals) + 1)
-        judge(fleet.arrivals, fleet.period, self.record)
+        judge(fleet.arrivals[begun:], fleet.period, self.record)
         return self.record
 
     def hit(self, fault: str, phase: float) -> Callable[[], None]:
