@@ -11,6 +11,7 @@ from tests.cli.conftest import PASSWORD
 from tests.cli.test_commands import make_app, run
 from tests.support.documents import page
 from tests.support.missing import running_redis
+from tests.support.projects import Project
 
 AWAY = "redis://:hidden-1@127.0.0.1:1/0"
 
@@ -22,6 +23,10 @@ def findings(result):
     for finding in document["findings"]:
         assert list(finding) == ["check", "subject", "verdict", "found", "remedy"]
     return {(finding["check"], finding["subject"]): finding for finding in document["findings"]}
+
+
+def status(project):
+    return json.loads(project.singlebeat("status", "--json").stdout)
 
 
 @pytest.fixture(scope="module")
@@ -201,3 +206,28 @@ def test_the_real_command_ends_with_one_line_when_redis_is_away(project):
     assert done.stderr == "Error: the store and the broker cannot be reached; see above\n"
     assert "reachability (store)" in done.stdout
     assert PASSWORD not in done.stdout
+
+
+@pytest.mark.process
+def test_where_scripts_may_not_call_pubsub_it_says_so_and_a_killed_leader_is_replaced(server, tmp_path):
+    with server.client() as client:
+        client.flushall()
+        client.execute_command("ACL", "SETUSER", "app", "reset", "on", ">pw", "~*", "&*", "+@all", "-pubsub")
+    project = Project(tmp_path, server.url().replace("redis://", "redis://app:pw@"))
+    try:
+        project.beat()
+        project.beat()
+        before = wait_until(lambda: (found := status(project))["leader"] and found["standbys"] and found, 30)
+        found = findings(project.singlebeat("doctor", "--json"))
+        assert found["crash-detector", "store"]["verdict"] == "warning"
+        assert found["subscriptions", "store"]["verdict"] == "ok"
+        assert "0.3 s overdue" in found["crash-detector", "store"]["found"]
+        leader = next(beat for beat in project.processes if beat.pid == before["leader"]["pid"])
+        leader.kill()
+        after = wait_until(
+            lambda: (found := status(project))["elections"] > before["elections"] and found, 30
+        )
+        assert after["leader"]["pid"] == before["standbys"][0]["pid"]
+        wait_until(lambda: status(project)["dispatched"] > after["dispatched"], 30)
+    finally:
+        project.end()
