@@ -12,6 +12,7 @@ from celery_singlebeat.policy.backoff import Backoff
 from celery_singlebeat.policy.diagnosis.facts import Countdown, TaskFacts
 from celery_singlebeat.settings import Settings
 from celery_singlebeat.task.base import SingleBeatTask
+from celery_singlebeat.task.doubts import contradictions
 from celery_singlebeat.task.rules import TaskRules, read_rules
 
 _CELERYS_OWN = "celery."
@@ -47,30 +48,28 @@ def _read(app: Celery, task: Any, settings: Settings) -> TaskFacts:
     if not isinstance(task, SingleBeatTask):
         return TaskFacts(**about, longest_wait=_plain_wait(task))
     rules = read_rules(task, settings)
-    in_broker = (task.retry_store or settings.retry_store) == "eta"
     return TaskFacts(
         **about,
         is_ours=True,
-        longest_wait=max(_conflict_wait(rules), _own_wait(task, rules) if in_broker else 0.0),
+        longest_wait=_own_wait(task, rules),
         exclusive=rules.exclusive,
         lock_ttl=rules.lock_ttl,
-        on_conflict=rules.on_conflict,
-        conflict_countdown=rules.conflict_countdown,
-        conflict_timeout=rules.conflict_timeout,
         dedupe_ttl=rules.dedupe_ttl,
+        doubts=tuple(contradictions(task, rules)),
     )
 
 
 def _own_wait(task: Any, rules: TaskRules) -> float:
-    if rules.backoff is not None:
-        return backoff.longest(task.max_retries, rules.backoff)
-    return 0.0 if task.max_retries == 0 else float(task.default_retry_delay)
-
-
-def _conflict_wait(rules: TaskRules) -> float:
-    """What a call waits for its lock, or for a store that does not answer."""
-    waits = [rules.conflict_wait] if rules.on_conflict not in ("skip", "fail") else []
-    return max([*waits, rules.conflict_countdown if rules.on_lock_error == "retry" else 0.0])
+    """The longest of what a call waits for at the broker. While the store is away it waits there always."""
+    waits = [rules.conflict_countdown] if rules.on_lock_error == "retry" else []
+    if rules.retry_store == "eta":
+        if rules.on_conflict not in ("skip", "fail"):
+            waits.append(rules.conflict_wait)
+        if rules.backoff is not None:
+            waits.append(backoff.longest(task.max_retries, rules.backoff))
+        elif task.max_retries != 0:
+            waits.append(float(task.default_retry_delay))
+    return max(waits, default=0.0)
 
 
 def _plain_wait(task: Any) -> float:

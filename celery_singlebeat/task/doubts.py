@@ -26,7 +26,9 @@ def doubts_of(app: Celery) -> list[str]:
         if hasattr(task, "_rules")
     }
     found = [
-        f"task {name}: {doubt}" for name, (task, rules) in tasks.items() for doubt in _of_task(task, rules)
+        f"task {name}: {doubt}"
+        for name, (task, rules) in tasks.items()
+        for doubt in contradictions(task, rules)
     ]
     found += _waits(app, {name: (task, rules) for name, (task, rules) in tasks.items()})
     graves = {rules.dead_letter_queue for _, rules in tasks.values()} - {None}
@@ -40,7 +42,8 @@ def doubts_of(app: Celery) -> list[str]:
     return found
 
 
-def _of_task(task: Any, rules: TaskRules) -> Iterator[str]:
+def contradictions(task: Any, rules: TaskRules) -> Iterator[str]:
+    """What this one task says that has no effect beside what else it says."""
     yield from _of_retries(task, rules)
     for refused in rules.dont_autoretry_for:
         if not any(issubclass(refused, kind) or issubclass(kind, refused) for kind in rules.autoretry_for):

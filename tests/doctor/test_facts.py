@@ -141,8 +141,12 @@ def test_what_a_task_of_ours_says_is_read():
     assert (found.is_ours, found.acks_late, found.reject_on_worker_lost) == (True, True, True)
     assert (found.time_limit, found.soft_time_limit) == (60.0, 50.0)
     assert (found.exclusive, found.lock_ttl) == (True, 9.0)
-    assert (found.on_conflict, found.conflict_countdown, found.conflict_timeout) == ("retry", 7.0, 90.0)
-    assert found.dedupe_ttl == 11.0
+    assert (found.dedupe_ttl, found.doubts) == (11.0, ())
+
+
+def test_what_a_task_says_against_itself_is_a_doubt():
+    (doubt,) = declare(make_app(), on_conflict="retry", conflict_countdown=5, conflict_timeout=4).doubts
+    assert "conflict_timeout=4" in doubt
 
 
 def test_a_plain_task_is_no_task_of_ours():
@@ -160,6 +164,9 @@ def test_a_plain_task_is_no_task_of_ours():
         (SingleBeatTask, {"max_retries": None, "retry_backoff_max": 7200}, 7200.0),
         (SingleBeatTask, {"max_retries": 3, "retry_jitter": "decorrelated"}, 27.0),
         (SingleBeatTask, {"retry_backoff": 0}, 180.0),
+        (SingleBeatTask, {"max_retries": None, "retry_store": "redis", "on_lock_error": "fail"}, 0.0),
+        (SingleBeatTask, {"on_conflict": "retry", "conflict_countdown": 99, "on_lock_error": "run"}, 99.0),
+        (SingleBeatTask, {"retry_store": "redis"}, 5.0),
         (SingleBeatTask, {"retry_backoff": 0, "max_retries": 0, "on_lock_error": "fail"}, 0.0),
         (SingleBeatTask, {"retry_backoff": 0, "default_retry_delay": 7200}, 7200.0),
         (SingleBeatTask, {"conflict_countdown": 4000}, 4000.0),

@@ -41,8 +41,6 @@ OURS = TaskFacts(
     longest_wait=16,
     exclusive=True,
     lock_ttl=30,
-    on_conflict="skip",
-    conflict_countdown=5,
     dedupe_ttl=3600,
 )
 PLAIN = TaskFacts(name="shop.plain", longest_wait=180)
@@ -347,14 +345,7 @@ FAR = (replace(SERVER, round_trips=(3.0,)),)
         ("tasks", WELL, "2 tasks, 1 of them SingleBeatTask", {}),
         ("tasks", WELL, "0 tasks", {"tasks": ()}),
         ("tasks", WARN, "never acts", only(PLAIN, time_limit=60, soft_time_limit=60)),
-        (
-            "tasks",
-            WARN,
-            "one try only",
-            only(OURS, on_conflict="retry", conflict_countdown=5, conflict_timeout=4),
-        ),
-        ("tasks", WELL, "1 tasks", only(OURS, on_conflict="skip", conflict_timeout=4)),
-        ("tasks", WELL, "1 tasks", only(OURS, on_conflict="retry", conflict_timeout=5)),
+        ("tasks", WARN, "shop.sync: a; shop.sync: b", only(OURS, doubts=("a", "b"))),
         ("tasks", WARN, "a copy that comes late would run", only(OURS, dedupe_ttl=3599)),
         ("tasks", WARN, "both would run", {**only(OURS, dedupe_ttl=0), "is_atomic": False}),
         ("tasks", WELL, "1 tasks", only(OURS, dedupe_ttl=0)),

@@ -96,7 +96,10 @@ def waiting(facts: Facts) -> Finding | None:
         f"{_told(broker)} is shorter than the longest wait of {_with_seconds(waits)}: such a "
         "message is delivered again and again while it waits"
     )
-    remedy = f"set {broker.redelivery} above {longest:g} s, or wait for less (retry_backoff_max, countdown)"
+    remedy = (
+        f"set {broker.redelivery} above {longest:g} s, wait for less (retry_backoff_max, countdown), or let "
+        "retries wait in Redis (retry_store)"
+    )
     return _judged(facts, {*long, *(delay.task for delay in entries)}, found, remedy)
 
 

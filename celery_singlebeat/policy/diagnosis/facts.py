@@ -104,6 +104,7 @@ class TaskFacts:
     """One registered task; `is_ours`: it is a `SingleBeatTask`. Durations are seconds.
 
     `longest_wait` is the longest countdown between two deliveries of a call that the broker sees.
+    `doubts` are attributes that contradict each other, one line for each.
     """
 
     name: str
@@ -115,10 +116,8 @@ class TaskFacts:
     longest_wait: float = 0.0
     exclusive: bool = False
     lock_ttl: float | None = None
-    on_conflict: str = ""
-    conflict_countdown: float = 0.0
-    conflict_timeout: float | None = None
     dedupe_ttl: float | None = None
+    doubts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ _RENEWALS = 3
 
 
 def tasks(facts: Facts) -> Finding:
-    """Warns if a time limit, a conflict or the memory of finished calls is set so that it has no effect."""
+    """Warns if attributes contradict each other: time limits, retries, conflicts, `dedupe_ttl`."""
     problems = [f"{task.name}: {problem}" for task in facts.tasks for problem in _contradictions(task, facts)]
     if problems:
         return warning("; ".join(problems), "change one of the two values in each")
@@ -21,13 +21,10 @@ def tasks(facts: Facts) -> Finding:
 
 
 def _contradictions(task: TaskFacts, facts: Facts) -> list[str]:
-    found = []
+    found = list(task.doubts)
     hard, soft = task.time_limit, task.soft_time_limit
     if hard is not None and soft is not None and soft >= hard:
         found.append(f"soft_time_limit {soft:g} s is not below time_limit {hard:g} s, so it never acts")
-    timeout, pause = task.conflict_timeout, task.conflict_countdown
-    if task.on_conflict == "retry" and timeout is not None and timeout < pause:
-        found.append(f"conflict_timeout {timeout:g} s is below conflict_countdown {pause:g} s: one try only")
     after = facts.broker.redelivers_after
     if task.dedupe_ttl == 0 and not facts.is_atomic:
         found.append("dedupe_ttl is 0, and this broker may get the message of a slot twice: both would run")
