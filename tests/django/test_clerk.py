@@ -251,6 +251,38 @@ def test_a_bad_configured_entry_is_parked_and_an_option_without_a_column_is_told
     assert "its options time_limit have no column" in caplog.text
 
 
+# Where Django keeps local time
+
+LOCAL = """
+from datetime import datetime, timedelta
+from django.core.management import call_command
+call_command("migrate", verbosity=0)
+from django_celery_beat.models import ClockedSchedule, PeriodicTask
+from tests.support.shop import app
+from tests.support.shop_beat import Beat, rows
+at = datetime.now() + timedelta(seconds=0.2)
+PeriodicTask.objects.create(
+    name="a", task="shop.job", one_off=True, clocked=ClockedSchedule.objects.create(clocked_time=at)
+)
+beat = Beat(app).lead()
+beat.tick_until(lambda: not rows()["a"].enabled)
+beat.scheduler.close()
+print((rows()["a"].last_run_at - at).total_seconds())
+"""
+
+
+def test_without_use_tz_moments_are_local(python):
+    done = python(
+        LOCAL,
+        USE_TZ=False,
+        TIME_ZONE="Asia/Shanghai",
+        CELERY_TIMEZONE="Asia/Shanghai",
+        CELERY_ENABLE_UTC=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert 0 <= float(done.stdout) < 10
+
+
 # Where Django is missing
 
 
@@ -293,7 +325,7 @@ def python(tmp_path):
         if not DJANGO_SETTINGS_MODULE:
             del env["DJANGO_SETTINGS_MODULE"]
         else:
-            code = f"import django; django.setup(); {code}"
+            code = f"import django; django.setup()\n{code}"
         return subprocess.run(
             [sys.executable, "-c", code], env=env, cwd=tmp_path, capture_output=True, text=True, check=False
         )
