@@ -17,6 +17,7 @@ from celery_singlebeat.cli.dlq import since
 from celery_singlebeat.policy import dead_letters
 from celery_singlebeat.store.letter_ports import Burial, Parcel
 from celery_singlebeat.store.lock_ports import Caller
+from celery_singlebeat.store.ports import Push
 from celery_singlebeat.wiring import wire
 
 DIED = "2026-03-02T12:00:00+00:00"
@@ -160,6 +161,10 @@ def test_letters_on_another_broker_are_counted_and_replayed_as_well(rabbitmq_url
         (["--since", "2026-03-02T13:30:00+01:00"], ["new"]),
         (["--limit", "1"], ["old"]),
         (["--task", "proj.fail", "--reason", "poison"], []),
+        (["--before", "2026-03-02T12:30:00"], ["old"]),
+        (["--exception", "ValueError"], ["old", "new"]),
+        (["--exception", "KeyError"], []),
+        (["--entry", "nightly"], []),
     ],
 )
 def test_dead_letters_are_filtered(redis_app, filters, ids):
@@ -217,6 +222,8 @@ def test_a_moment_may_be_iso_8601_or_an_age():
         (["dlq", "replay", "--all", "call-1"], 2, "say which"),
         (["dlq", "replay", "--limit", "3"], 2, "say which"),
         (["locks", "show"], 2, "KEY"),
+        (["dlq", "purge", "call-1", "--task", "t"], 2, "say which"),
+        (["dlq", "purge", "call-9", "--yes"], 1, "have no dead letter"),
         (["dlq", "show", "call-9"], 1, "call-9"),
         (["dlq", "replay", "call-9"], 1, "call-9"),
         (["locks", "show", "nothing"], 1, "nothing"),
@@ -351,3 +358,60 @@ def test_replays_keep_to_the_rate(redis_app):
     began = time.monotonic()
     run(redis_app, "dlq", "replay", "--all", "--yes", "--rate", "10")
     assert time.monotonic() - began >= 0.2
+
+
+def test_letters_are_exported_as_json_lines(redis_app):
+    bury(redis_app, "one")
+    bury(redis_app, "two", reason="poison")
+    lines = run(redis_app, "dlq", "export").stdout.splitlines()
+    assert [json.loads(line) for line in lines] == documents(run(redis_app, "dlq", "list", "--json"))
+    (poison,) = run(redis_app, "dlq", "export", "--reason", "poison").stdout.splitlines()
+    assert json.loads(poison)["id"] == "two"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "left"),
+    [
+        (["--yes"], 0),
+        (["--reason", "poison", "--yes"], 2),
+        (["--limit", "1", "--yes"], 2),
+        (["one", "two", "--yes"], 1),
+        (["--dry-run"], 3),
+        (["one", "--dry-run"], 3),
+    ],
+)
+def test_as_many_letters_are_thrown_away_as_were_chosen(redis_app, arguments, left):
+    for task_id, reason in (("one", "max_retries"), ("two", "max_retries"), ("three", "poison")):
+        bury(redis_app, task_id, reason=reason)
+    result = run(redis_app, "dlq", "purge", *arguments)
+    assert result.exit_code == 0, result.output
+    assert documents(run(redis_app, "dlq", "count", "--json")) == {"count": left}
+    verb = "would be thrown away" if "--dry-run" in arguments else "thrown away"
+    assert result.stdout.splitlines()[-1].endswith(verb)
+
+
+@pytest.mark.parametrize("answer", ["n\n", "\n", ""])
+def test_without_a_yes_no_letter_is_thrown_away(redis_app, answer):
+    # O5
+    bury(redis_app, "one")
+    bury(redis_app, "two")
+    result = run(redis_app, "dlq", "purge", answer=answer)
+    assert result.exit_code == 1
+    assert "Throw away 2 dead letters for good?" in result.stderr
+    assert documents(run(redis_app, "dlq", "count", "--json")) == {"count": 2}
+
+
+def test_letters_are_replayed_to_another_queue(redis_app, redis_client):
+    bury(redis_app, "one")
+    result = run(redis_app, "dlq", "replay", "one", "--queue", "quarantine")
+    assert result.stdout.splitlines()[0] == "replayed one (proj.fail) to queue quarantine"
+    assert redis_client.llen("quarantine") == 1
+
+
+def test_status_says_how_many_calls_wait_in_redis(redis_app):
+    assert "waiting" not in run(redis_app, "status").stdout
+    app = make_app(redis_app.conf.broker_url, singlebeat_retry_store="redis")
+    wire(app).waiting_store().park([Push("celery", "message")], 60)
+    (line,) = [line for line in run(app, "status").stdout.splitlines() if line.startswith("waiting")]
+    assert line.split() == ["waiting", "1"]
+    assert "waiting" not in documents(run(app, "status", "--json"))

@@ -120,6 +120,24 @@ def parks(self, name, until=99, secret=""):
     return "done"
 
 
+def _storm(self, name, until):
+    note(name, f"{self.request.retries}")
+    time.sleep(0.02)
+    if self.request.retries < until:
+        raise ValueError("it does not work")
+    return "done"
+
+
+@task(lock_on=("name",), retry_backoff=0.5, max_retries=2)
+def storms(self, name, until):
+    return _storm(self, name, until)
+
+
+@task(lock_on=("name",), retry_backoff=0.5, max_retries=2, retry_store="redis")
+def storms_parked(self, name, until):
+    return _storm(self, name, until)
+
+
 @task(lock_on=("name",), retry_backoff=8, retry_jitter=False, max_retries=1, retry_store="redis")
 def parks_long(self, name):
     note(name, f"{self.request.retries} {time.time()}")
