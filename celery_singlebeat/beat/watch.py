@@ -18,8 +18,9 @@ from celery_singlebeat.moments import Monotonic
 from celery_singlebeat.store.ports import Overdue, SlotStore
 
 MOST_WATCHED = 50
-#: Seconds between two reads of the store while it does not know some entries.
-READ_AGAIN = 5.0
+#: Seconds between two reads of the store while it does not know some entries: at first, since a leader is
+#: often about to enroll them, and at most; each pause is twice the one before.
+READ_SOON, READ_AGAIN = 0.25, 5.0
 
 
 class Watch:
@@ -36,10 +37,12 @@ class Watch:
         self._watched: dict[str, Line] = {}
         self._read_at: Monotonic | None = None
         self._unknown = 0
+        self._pause = READ_SOON
 
     def start_over(self) -> None:
         """Read the store again at the next turn: the schedule, or this node's role, has changed."""
         self._read_at = None
+        self._pause = READ_SOON
         self._watched = {}
         self._elector.overdue = {}
 
@@ -75,7 +78,7 @@ class Watch:
 
     def _read(self) -> None:
         now = self._clock.monotonic()
-        if self._read_at is not None and (not self._unknown or now - self._read_at < READ_AGAIN):
+        if self._read_at is not None and (not self._unknown or now - self._read_at < self._pause):
             return
         if not self._elector.has_heard_the_store:
             return
@@ -85,4 +88,6 @@ class Watch:
             return
         self._watched = {}
         self._unknown = len(self._agenda.settle(memory))
+        if self._read_at is not None:
+            self._pause = min(READ_AGAIN, 2 * self._pause)
         self._read_at = now

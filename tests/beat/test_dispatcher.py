@@ -503,6 +503,23 @@ def test_a_standby_sees_an_undispatched_slot_and_takes_over(beat, clock, store):
     assert standby.slots() == [("report", clock.now() - timedelta(seconds=0.35))]
 
 
+def test_a_standby_that_started_before_the_entries_were_enrolled_knows_them_soon(beat, clock, store):  # G4
+    standby = Beat("b", clock, store)
+    for one in (beat, standby):
+        one.schedule(report=every(1))
+    standby.step()
+    standby.watch.turn()  # nobody has enrolled the entry yet
+    beat.step()
+    beat.lead()
+    clock.advance(1)
+    beat.lead()
+    standby.watch.turn()
+    clock.advance(1.35)
+    standby.watch.turn()
+    standby.step()
+    assert standby.elector.term()
+
+
 def test_a_leader_with_a_backlog_emits_in_small_batches(beat, clock, store):  # G9
     rules = {f"e{n}": EntryRules(missed=MissedRules(misfire=Misfire.ALL, limit=1000)) for n in range(5)}
     beat.schedule(rules=rules, **{name: every(1) for name in rules})
