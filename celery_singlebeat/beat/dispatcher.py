@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 #: How many lines one script handles, and how many of the characters of their messages.
 BATCH_LINES, BATCH_SIZE = 200, 2_000_000
+#: How many new lines one script takes.
+BATCH_ENROLLED = 1000
 #: Seconds until a line is looked at again that the store called early, or whose message failed for
 #: reasons that pass.
 EARLY, TRY_AGAIN = 0.01, 1.0
@@ -124,15 +126,19 @@ class Dispatcher:
             now = whole(self._elector.due_now())
             plausible = (mark for mark in memory.marks.values() if mark <= now + PLAUSIBLE)
             now = max(now, max(plausible, default=now))
-            enrolment = self._agenda.enrolment(unknown, now)
-            self._store.enroll(grant, enrolment)
-            for line in unknown:
-                line.stand_at(enrolment[line.name].anchor, line.last)
-                line.mark = None  # the store has none
-                self._agenda.put(line)
+            for start in range(0, len(unknown), BATCH_ENROLLED):
+                self._enroll(grant, unknown[start : start + BATCH_ENROLLED], now)
         self._drain()
         self._adopted, self._silences = grant, silences
         self._tell_answered(memory, grant)
+
+    def _enroll(self, grant: Grant, lines: Sequence[Line], now: datetime) -> None:
+        enrolment = self._agenda.enrolment(lines, now)
+        self._store.enroll(grant, enrolment)
+        for line in lines:
+            line.stand_at(enrolment[line.name].anchor, line.mark)
+            self._agenda.put(line)
+        self._pulse()
 
     def turn(self, grant: Grant) -> None:
         """Emit what is due at this moment, batch by batch, or until the term ends."""

@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 MOST_DUE, MOST_COUNTED = 1000, 20_000
 #: How far a stored mark may lie ahead: clocks may be wrong by hours, and no slot is claimed in advance.
 PLAUSIBLE = timedelta(days=1)
+#: After so many lines a long loop says that it goes on.
+PULSE_EVERY = 1000
 #: Seconds until a line whose timetable failed is asked again.
 ASK_AGAIN = 30.0
 
@@ -131,9 +133,12 @@ def make_line(name: str, entry: Any, rules: EntryRules) -> Line:
 class Agenda:
     """All lines, by when they are next; only what is due is ever touched (B7)."""
 
-    def __init__(self, tell: Listener, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self, tell: Listener, now: Callable[[], datetime], pulse: Callable[[], None] = lambda: None
+    ) -> None:
         self._tell = tell
         self._now = now
+        self._pulse = pulse
         self._lines: dict[str, Line] = {}
         self._heap: list[tuple[datetime, int, Line]] = []
         self._turn = 0
@@ -217,7 +222,9 @@ class Agenda:
         """`settle` for these lines only."""
         unknown = []
         unreadable, tomorrow = set(memory.unreadable), self._now() + PLAUSIBLE
-        for line in lines:
+        for number, line in enumerate(lines):
+            if number % PULSE_EVERY == 0:
+                self._pulse()
             enrolment, mark = memory.entries.get(line.name), memory.marks.get(line.name)
             damaged = line.name in unreadable or (mark is not None and mark > tomorrow)
             if damaged:
@@ -228,7 +235,7 @@ class Agenda:
                 continue
             if damaged or enrolment is None or enrolment.rule != line.rule:
                 if damaged or enrolment is not None:
-                    line.anchor = line.last = None
+                    line.anchor = line.last = line.mark = None
                 unknown.append(line)
                 continue
             line.stand_at(enrolment.anchor, mark)
@@ -238,9 +245,10 @@ class Agenda:
     def enrolment(self, lines: Iterable[Line], now: datetime) -> dict[str, Enrolment]:
         """New lines begin now; a changed rule begins now as well, whatever its history.
 
-        A line that the store has forgotten, and this node has not, goes on where it stands.
+        A line that the store has forgotten, and this node has not, goes on after the newest slot that this
+        node knows to have its verdict.
         """
-        return {line.name: Enrolment(line.anchor or now, line.rule, line.runs) for line in lines}
+        return {line.name: Enrolment(line.anchor or now, line.rule, line.runs, line.mark) for line in lines}
 
     def put(self, line: Line, *, at: datetime | None = None) -> None:
         """Put a line where its next slot is, or where it is to be looked at again."""

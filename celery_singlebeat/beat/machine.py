@@ -72,10 +72,10 @@ class Machine:
             tell=tell,
             place=wiring.place,
         )
-        self.agenda = Agenda(tell, self.elector.due_now)
+        self._pulse = Pulse(clock, patience=settings.lease_ttl)
+        self.agenda = Agenda(tell, self.elector.due_now, self._pulse.beat)
         self.dynamic = Dynamic(self._store.schedule, make, clock)
         self._static: frozenset[str] = frozenset()
-        self._pulse = Pulse(clock, patience=settings.lease_ttl)
         self._watch = Watch(
             self.agenda, self._store, self.elector, grace=settings.takeover_grace, clock=clock
         )

@@ -2,7 +2,7 @@
 
 It reads, and hands the elector a few overdue slots to ask about with its next bid (B5). At most
 `MOST_WATCHED` are asked about at once: one undispatched slot is enough to see that the leader is gone,
-so the others are taken as dispatched until the next of theirs.
+so the others are taken as dispatched until the next of theirs. Their mark says still what is known.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Watch:
             for name, mark in self._elector.marks_seen.popleft().items():
                 line = self._watched.get(name)
                 if line is not None and mark is not None and line.next is not None and mark >= line.next:
-                    line.last = mark
+                    line.last = line.mark = mark
                     del self._watched[name]
                     self._agenda.put(line)
         overdue_since = self._elector.due_now() - self._grace

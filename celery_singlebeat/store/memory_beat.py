@@ -184,6 +184,8 @@ class MemoryBeatStore:
                 mark = self._kept.marks.get(entry)
                 if mark is not None and mark > self._now() + timedelta(days=1):
                     del self._kept.marks[entry]
+                if enrolment.mark is not None:
+                    self._kept.marks.setdefault(entry, whole(enrolment.mark))
 
     def emit(
         self, grant: Grant, claims: Sequence[Claim], *, cursor: str = ""

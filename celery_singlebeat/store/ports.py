@@ -167,11 +167,14 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Enrolment:
-    """Since when an entry has its rule, and the rule's hash. Its count of runs begins at `runs`."""
+    """Since when an entry has its rule, and the rule's hash. Its count of runs begins at `runs`, and its
+    marks at `mark`: a node remembers what a store has lost.
+    """
 
     anchor: datetime
     rule: str
     runs: int = field(default=0, compare=False)
+    mark: datetime | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,11 +133,17 @@ class RedisBeatStore:
         )
 
     def enroll(self, grant: Grant, entries: Mapping[str, Enrolment]) -> None:
-        args: list[str | int] = [grant.token]
-        for entry, enrolment in entries.items():
-            args += [entry, f"{millis(enrolment.anchor)} {enrolment.rule}", enrolment.runs]
+        items = [
+            (
+                entry,
+                f"{millis(enrolment.anchor)} {enrolment.rule}",
+                enrolment.runs,
+                "" if enrolment.mark is None else str(millis(enrolment.mark)),
+            )
+            for entry, enrolment in entries.items()
+        ]
         keys = [self._keys.lease, self._keys.entries, self._keys.marks, self._keys.runs]
-        if not self._scripts.run("slots_enroll", keys, args):
+        if not self._scripts.run("slots_enroll", keys, [grant.token, json.dumps(items)]):
             raise Deposed(grant.epoch)
 
     def emit(

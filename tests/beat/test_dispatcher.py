@@ -13,7 +13,7 @@ from celery_singlebeat.beat.dispatcher import BATCH_LINES, Dispatcher
 from celery_singlebeat.beat.dynamic import Dynamic
 from celery_singlebeat.beat.elector import Elector, Timing
 from celery_singlebeat.beat.lines import Agenda, make_line
-from celery_singlebeat.beat.watch import Watch
+from celery_singlebeat.beat.watch import MOST_WATCHED, Watch
 from celery_singlebeat.errors import Deposed, NotLeader, StoreUnavailable
 from celery_singlebeat.events import EntryParked, SlotDispatched, SlotRefused, SlotSkipped
 from celery_singlebeat.messages import current_tray
@@ -283,6 +283,43 @@ def test_a_leader_goes_on_where_it_stands_when_the_store_has_lost_everything(bea
     clock.advance(9)
     beat.lead()
     assert [slot.second for _, slot in beat.slots()] == [10, 20]
+
+
+def test_a_store_that_has_lost_everything_learns_where_entries_stand_for_the_other_nodes(beat, clock, store):
+    beat.schedule(report=every(10))
+    beat.lead()
+    clock.advance(10)
+    beat.lead()
+    store.forget()
+    beat.elector.silences += 1
+    beat.step()
+    clock.advance(1)
+    beat.lead()
+    other = Beat("b", clock, store)
+    other.schedule(report=every(10))
+    store.release(beat.elector.term().grant)
+    other.step()
+    clock.advance(9)
+    other.lead()
+    assert [slot.second for _, slot in other.slots()] == [20]
+
+
+def test_what_a_standby_only_believes_dispatched_is_due_when_the_store_has_lost_everything(
+    beat, clock, store
+):
+    names = [f"e{n}" for n in range(2 * MOST_WATCHED)]
+    beat.schedule(**{name: every(10) for name in names})
+    beat.lead()
+    standby = Beat("b", clock, store)
+    standby.schedule(**{name: every(10) for name in names})
+    standby.step()
+    standby.watch.turn()
+    clock.advance(10.31)  # nobody has dispatched anything
+    standby.watch.turn()
+    store.forget()
+    standby.step()
+    standby.lead()
+    assert {name for name, _ in standby.slots()} == set(names)
 
 
 def test_an_entry_that_is_switched_on_starts_from_now(beat, clock):

@@ -140,6 +140,15 @@ def test_anchors_are_written_by_the_leader_only(bench):
     assert bench.store.remember().entries == {"e:1 {x}": Enrolment(whole(anchor), "rule one")}
 
 
+def test_the_marks_of_an_enrolled_entry_begin_where_its_writer_knows_and_never_go_back(bench, emit):  # G1
+    grant, slot = bench.lead(), bench.ago(5)
+    bench.store.enroll(grant, {"e": Enrolment(bench.ago(60), "r", mark=slot)})
+    assert bench.store.remember().marks == {"e": whole(slot)}
+    assert emit(grant, "e", slot) == "already"
+    bench.store.enroll(grant, {"e": Enrolment(bench.ago(60), "r", mark=bench.ago(50))})
+    assert bench.store.remember().marks == {"e": whole(slot)}
+
+
 def test_the_count_of_an_entry_begins_where_its_first_leader_says(bench, emit):
     grant = bench.lead()
     assert emit(grant, "known", bench.ago(1)) == "sent"
