@@ -24,7 +24,7 @@ test: lint ## Check style, types and imports, then run every test whose server i
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 fast: $(STAMP) ## Run the tests that need no server and no process
-	$(BIN)/python -m pytest -n 2 -m "not redis and not rabbitmq and not process" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 -m "not redis and not rabbitmq and not postgresql and not process" $(PYTEST_ARGS)
 
 lint: $(STAMP) ## Check style, types and imports
 	$(BIN)/ruff check .
@@ -54,9 +54,9 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 # The tests start these servers themselves, on free ports; as services of the system they would only be in the way.
-servers: ## Install RabbitMQ and a Redis with TLS from Debian, for the tests that need them (as root)
+servers: ## Install RabbitMQ, PostgreSQL and a Redis with TLS from Debian, for the tests that need them (as root)
 	@command -v apt-get >/dev/null || { \
-	    echo "There is no apt-get here. Install rabbitmq-server and redis-server (or valkey-server) by other means." >&2; exit 1; }
+	    echo "There is no apt-get here. Install rabbitmq-server, postgresql and redis-server (or valkey-server) by other means." >&2; exit 1; }
 	@test "$$(id -u)" = 0 || { echo "Installing packages takes root: sudo make servers" >&2; exit 1; }
 	@set -eu; \
 	policy=/usr/sbin/policy-rc.d; \
@@ -67,8 +67,8 @@ servers: ## Install RabbitMQ and a Redis with TLS from Debian, for the tests tha
 	fi; \
 	export DEBIAN_FRONTEND=noninteractive; \
 	apt-get update -qq; \
-	apt-get install -y -qq --no-install-recommends rabbitmq-server redis-server; \
-	echo "RabbitMQ and Redis are installed. Their services were not started."
+	apt-get install -y -qq --no-install-recommends rabbitmq-server redis-server postgresql; \
+	echo "RabbitMQ, Redis and PostgreSQL are installed. Their services were not started."
 
 clean: ## Remove what make and the tools have built
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -141,6 +141,16 @@ class LockWasLost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LockBroken:
+    """An operator took a lock away from this call, which may still run."""
+
+    task: str
+    task_id: str
+    key: str
+    fence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallReplaced:
     """A call ends as revoked, because another one runs in its place."""
 
@@ -195,6 +205,7 @@ Event: TypeAlias = (
     | LockConflicted
     | LockWasLost
     | CallReplaced
+    | LockBroken
     | RetryScheduled
     | TaskBuried
     | TaskReplayed

@@ -17,6 +17,7 @@ logger = logging.getLogger("celery_singlebeat")
 
 _ERROR = (events.EntryParked, events.LockWasLost, events.TaskBuried)
 _WARNING = (
+    events.LockBroken,
     events.SlotSkipped,
     events.SlotRefused,
     events.StoreLost,
@@ -81,6 +82,7 @@ _LINES: dict[type[events.Event], str] = {
     events.LockConflicted: "{task}[{task_id}] does not run ({policy}): lock {key} is held by {holder}",
     events.LockWasLost: "{task}[{task_id}] lost lock {key} (fence {fence}) while it ran",
     events.CallReplaced: "{task}[{task_id}] ends: another call takes its place on lock {key}",
+    events.LockBroken: "lock {key} (fence {fence}) was taken away from {task}[{task_id}] by an operator",
     events.RetryScheduled: "{task}[{task_id}] attempt {attempt} failed ({exception}), next in {wait:.2f} s",
     events.TaskBuried: "{task}[{task_id}] failed for good ({reason}), dead letter in queue {queue}",
     events.TaskReplayed: "{task}[{task_id}] replayed to queue {queue} (replay {replays})",

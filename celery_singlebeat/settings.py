@@ -22,6 +22,9 @@ from celery_singlebeat.errors import SettingsError
 
 PREFIX = "singlebeat_"
 
+#: Fewer cannot lose one and go on.
+_FEWEST_LOCK_SERVERS = 3
+_SINGLE_SCHEMES = ("redis://", "rediss://", "redis+socket://")
 _REDIS_SCHEMES = ("redis://", "rediss://", "redis+socket://", "sentinel://")
 
 
@@ -58,8 +61,12 @@ class Settings:
     catch_up_limit: int = 100
     #: After how long a dead holder's lock frees itself; a living holder renews.
     lock_ttl: float = 30.0
-    #: Where task locks live.
+    #: Who decides which call holds a lock: "redis", "redlock", "postgresql" or "redis+postgresql".
     lock_backend: str = "redis"
+    #: The independent Redis servers of "redlock": an odd number, at least three.
+    lock_urls: tuple[str, ...] = field(default=(), repr=False)
+    #: The database of "postgresql" and "redis+postgresql".
+    postgres_dsn: str | None = field(default=None, repr=False)
     #: How long the id of a successful call is remembered, so that a redelivered copy does not run.
     dedupe_ttl: float = 3600.0
     #: Where a call waits for its next attempt: "eta" is Celery's countdown; "redis" is a sorted set
@@ -99,9 +106,7 @@ class Settings:
         for name, choices in _CHOICES.items():
             value = getattr(self, name)
             _demand(value in choices, name, value, f"give one of {', '.join(map(repr, choices))}")
-        for name, missing in _NOT_YET.items():
-            value = getattr(self, name)
-            _demand(value not in missing, name, value, "this version does not have it yet; leave it out")
+        self.demand_backend(self.lock_backend, f"{PREFIX}lock_backend={self.lock_backend!r}")
         if self.renew_every * 2 >= self.lease_ttl:
             raise SettingsError(
                 f"{PREFIX}renew_every={self.renew_every:g} leaves no second try within "
@@ -120,6 +125,28 @@ class Settings:
                 "redis+socket://, sentinel:// or, for tests, memory://"
             )
 
+    def demand_backend(self, backend: str, what: str) -> None:
+        """Raise `SettingsError` if a setting is missing that `backend` needs; `what` asked for it."""
+        urls = self.lock_urls
+        if backend == "redlock" and (len(urls) < _FEWEST_LOCK_SERVERS or len(urls) % 2 == 0):
+            raise SettingsError(
+                f"{what} needs {PREFIX}lock_urls: an odd number of independent Redis servers, "
+                f"{_FEWEST_LOCK_SERVERS} or more; it names {len(urls)}"
+            )
+        if backend == "redlock" and len(set(urls)) < len(urls):
+            raise SettingsError(f"{what}: {PREFIX}lock_urls names a server twice; give each of them once")
+        for number, url in enumerate(urls):
+            if not url.startswith(_SINGLE_SCHEMES):
+                raise SettingsError(
+                    f"{PREFIX}lock_urls[{number}] is not one Redis server: "
+                    "give redis://, rediss:// or redis+socket://"
+                )
+        if "postgresql" in backend and not self.postgres_dsn:
+            raise SettingsError(
+                f"{what} needs {PREFIX}postgres_dsn: "
+                "give the database, as in 'postgresql://user:password@host:5432/database'"
+            )
+
     @classmethod
     def from_conf(
         cls,
@@ -136,7 +163,7 @@ class Settings:
         """
         given = _given(conf, namespace)
         values = {name: _convert(name, value) for name, value in given.items() if value is not None}
-        for name in ("misfire_grace", "dead_letter_queue", "dead_letter_max_age"):
+        for name in ("misfire_grace", "dead_letter_queue", "dead_letter_max_age", "postgres_dsn"):
             if name in given and given[name] in (None, ""):
                 values[name] = None
         values.setdefault("prefix", f"singlebeat:{main or 'celery'}")
@@ -154,11 +181,8 @@ _CHOICES = {
     "retry_store": ("eta", "redis"),
     "log_format": ("text", "json"),
 }
-_NOT_YET = {
-    "lock_backend": ("redlock", "postgresql", "redis+postgresql"),
-}
 #: Names of the settings that later versions read; giving them now is an error, not a typing mistake.
-_LATER = ("http", "lock_urls", "postgres_dsn")
+_LATER = ("http",)
 
 _NUMBERS: dict[str, type[int | float]] = {
     "lease_ttl": float,
@@ -235,6 +259,8 @@ def _convert(name: str, value: Any) -> Any:
             return dict(value)
         if name in _FLAGS:
             return _flag(name, value)
+        if name == "lock_urls":
+            return _texts(name, value)
         if not isinstance(value, str):
             raise SettingsError(f"{PREFIX}{name} is a {type(value).__name__}: give text")
         return value.strip()
@@ -247,6 +273,14 @@ def _convert(name: str, value: Any) -> Any:
     if kind is int and number != int(number):
         raise SettingsError(f"{PREFIX}{name}={value!r}: give a whole number")
     return kind(number)
+
+
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    """Several texts: a list, or one text with commas, as it comes from an environment variable."""
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, (list, tuple)) or not all(isinstance(part, str) for part in parts):
+        raise SettingsError(f"{PREFIX}{name} is a {type(value).__name__}: give a list of texts")
+    return tuple(part.strip() for part in parts if part.strip())
 
 
 def _store_url(broker_url: str | None) -> str:

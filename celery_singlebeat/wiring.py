@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import redis
@@ -15,12 +15,14 @@ from celery_singlebeat import events, json_logs, logs, signals
 from celery_singlebeat.clock import Clock, SystemClock
 from celery_singlebeat.errors import SettingsError
 from celery_singlebeat.policy.dead_letters import RERUN
-from celery_singlebeat.settings import Settings
+from celery_singlebeat.settings import PREFIX, Settings
+from celery_singlebeat.store.backed_locks import BackedLockStore
+from celery_singlebeat.store.backend_ports import LockBackend, demand_driver
 from celery_singlebeat.store.broker_letters import BrokerLetterStore
 from celery_singlebeat.store.connection import Address, address_from, address_of, connect, demand_master
 from celery_singlebeat.store.keys import Keys
 from celery_singlebeat.store.letter_ports import LetterStore
-from celery_singlebeat.store.lock_ports import LockStore
+from celery_singlebeat.store.lock_ports import LockStore, RecordStore
 from celery_singlebeat.store.memory_beat import MemoryBeatStore
 from celery_singlebeat.store.memory_locks import MemoryLockStore
 from celery_singlebeat.store.memory_waiting import MemoryWaitingStore
@@ -31,6 +33,7 @@ from celery_singlebeat.store.redis_locks import RedisLockStore
 from celery_singlebeat.store.redis_schedule import RedisScheduleStore
 from celery_singlebeat.store.redis_server import RedisServerStore
 from celery_singlebeat.store.redis_waiting import RedisWaitingStore
+from celery_singlebeat.store.redlock import RedlockBackend
 from celery_singlebeat.store.schedule_ports import ScheduleStore
 from celery_singlebeat.store.scripts import Scripts
 from celery_singlebeat.store.server_ports import ServerStore
@@ -75,6 +78,7 @@ class Wiring:
         self.keys = Keys(self.settings.prefix)
         json_logs.use(self.settings.log_format, app)
         self._letters: dict[str, LetterStore] = {}
+        self._backed: dict[str, LockStore] = {}
 
     # -- where ----------------------------------------------------------------------------------
 
@@ -155,18 +159,63 @@ class Wiring:
             return self.beat_store().schedule
         return RedisScheduleStore(Scripts(self.redis()), self.keys)
 
-    def lock_store(self) -> LockStore:
-        """The store of task locks: one client for this process, whoever asks."""
-        return self._locks
+    def lock_store(self, backend: str = "redis", what: str = "") -> LockStore:
+        """The store of the task locks that `backend` decides: one for this process, whoever asks.
+
+        Raises `SettingsError` if the settings lack something that the backend needs; `what` asked for it.
+        """
+        if backend == "redis":
+            return self._locks
+        found = self._backed.get(backend)
+        if found is None:
+            what = what or f"{PREFIX}lock_backend={backend!r}"
+            self.settings.demand_backend(backend, what)
+            decides = self._redlock() if backend == "redlock" else self._postgresql(what)
+            both = backend == "redis+postgresql"
+            store = BackedLockStore(backend, self._locks, decides, both=both)
+            found = self._backed.setdefault(backend, store)
+        return found
+
+    def lock_stores(self) -> dict[str, LockStore]:
+        """A store for each backend that a task of this app uses, and the one that keeps the record."""
+        used = {"redis", self.settings.lock_backend}
+        used |= {str(getattr(task, "lock_backend", None) or "redis") for task in self.app.tasks.values()}
+        return {backend: self.lock_store(backend) for backend in sorted(used)}
 
     @cached_property
-    def _locks(self) -> LockStore:
+    def _locks(self) -> RecordStore:
         if self.in_memory:
             return self.shared(MemoryLockStore, lambda: MemoryLockStore(self.clock))
-        # A request must not wait so long that its lock expires meanwhile.
-        timeout = max(HASTE / 2, min(self.patience, self.settings.lock_ttl / 4))
         return RedisLockStore(
-            lambda: connect(self.address, timeout=timeout, name="singlebeat-locks"), self.keys
+            lambda: connect(self.address, timeout=self._lock_patience, name="singlebeat-locks"), self.keys
+        )
+
+    @property
+    def _lock_patience(self) -> float:
+        """Seconds to wait for one answer about a lock: not so long that the lock expires meanwhile."""
+        return max(HASTE / 2, min(self.patience, self.settings.lock_ttl / 4))
+
+    def _redlock(self) -> LockBackend:
+        # Short: a server that is away must not keep anybody waiting for the majority.
+        patience = max(0.05, min(HASTE, self.settings.lock_ttl / 20))
+        addresses = [
+            address_from(url, {}, setting=f"{PREFIX}lock_urls[{number}]")
+            for number, url in enumerate(self.settings.lock_urls)
+        ]
+        connects = [
+            partial(connect, address, timeout=patience, name="singlebeat-redlock") for address in addresses
+        ]
+        return RedlockBackend(connects, self.keys, patience=patience, clock=self.clock)
+
+    def _postgresql(self, what: str) -> LockBackend:
+        demand_driver(what)
+        # Here, because without the extra there is nothing to import.
+        from celery_singlebeat.store.postgres_locks import PostgresBackend  # noqa: PLC0415
+        from celery_singlebeat.store.postgres_session import read_dsn  # noqa: PLC0415
+
+        parameters = read_dsn(str(self.settings.postgres_dsn), setting=f"{PREFIX}postgres_dsn")
+        return PostgresBackend(
+            parameters, self.settings.prefix, patience=self._lock_patience, clock=self.clock
         )
 
     def letter_store(self, queue: str) -> LetterStore:

@@ -3,11 +3,12 @@
 How to ask for what:
 
 * `redis_url`, `redis_client`: a flushed database of the session's Redis. `redis_proxy`: it, with faults.
+* `postgres_server`: the session's PostgreSQL.
 * `celery_setup`: pytest-celery's worker, broker and backend. Settings: override `celery_settings`.
 * `celery_beat_cluster`: `beat_replicas` replicas (3). `start_beat()` adds one, `start_worker()` a worker.
 * `@pytest.mark.brokers("redis", "rabbitmq")`: run once over each broker. Without it: Redis.
 
-A test gets its markers `redis`, `rabbitmq` and `process` from the fixtures that it asks for.
+A test gets its markers `redis`, `rabbitmq`, `postgresql` and `process` from the fixtures that it asks for.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import pytest
 import trustme
 from pytest_celery import CELERY_RABBITMQ_BROKER, CELERY_REDIS_BACKEND, CELERY_REDIS_BROKER, CeleryTestWorker
 
+from celery_singlebeat.testing.postgres import EmbeddedPostgres
 from celery_singlebeat.testing.servers import (
     EmbeddedRabbitMQ,
     EmbeddedRedis,
@@ -46,6 +48,7 @@ _vhost_names = (f"plain{number}" for number in itertools.count(1))
 _MARKERS = {
     "redis": {"redis_server", "tls_redis_server", "celery_redis_broker", "celery_broker", "celery_backend"},
     "rabbitmq": {"rabbitmq_server", "celery_rabbitmq_broker"},
+    "postgresql": {"postgres_server"},
     "process": {"celery_setup", "celery_worker", "start_worker", "start_beat"},
 }
 
@@ -167,6 +170,17 @@ def rabbitmq_url(rabbitmq_server: EmbeddedRabbitMQ) -> str:
     """The address of a virtual host of the test's own."""
     _revive(rabbitmq_server)
     return rabbitmq_server.add_vhost(next(_vhost_names))
+
+
+@pytest.fixture(scope="session")
+def postgres_server():
+    """The session's private PostgreSQL."""
+    try:
+        server = EmbeddedPostgres()
+    except ServerNotFoundError as error:
+        miss(error)
+    with server:
+        yield server
 
 
 def _revive(server: EmbeddedRedis | EmbeddedRabbitMQ) -> None:

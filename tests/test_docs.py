@@ -25,10 +25,13 @@ from click.testing import CliRunner
 import celery_singlebeat
 from celery_singlebeat import Locks, SingleBeatScheduler, SingleBeatTask, events, logs, signals
 from celery_singlebeat.cli import singlebeat
+from celery_singlebeat.clock import SystemClock
+from celery_singlebeat.moments import later as after
 from celery_singlebeat.policy import dead_letters
 from celery_singlebeat.policy.entries import CELERY_KEYS, OWN_KEYS
 from celery_singlebeat.settings import _LATER, Settings
 from celery_singlebeat.store.lock_ports import Caller
+from celery_singlebeat.store.postgres_session import Session, read_dsn
 from celery_singlebeat.task.rules import FROM_SETTING
 from celery_singlebeat.testing import FakeClock, MemoryBeatStore
 from celery_singlebeat.testing.processes import wait_until
@@ -46,6 +49,7 @@ PROMISED = {
     "glossary",
     "guarantees",
     "how-it-works",
+    "locks",
     "migrating",
     "operations",
     "schedule",
@@ -114,6 +118,25 @@ def test_the_python_of_a_page_runs(page, no_network):
 def test_the_json_of_a_page_is_json(page):
     for block in page.blocks("json"):
         json.loads(block.text)
+
+
+def test_the_fence_in_postgresql_refuses_a_late_holder(postgres_server):
+    [block] = documents.page("locks.md").blocks("sql")
+    clock = SystemClock()
+    session = Session(
+        read_dsn(postgres_server.dsn, setting="dsn"),
+        "documentation",
+        clock=clock,
+        until=after(clock.monotonic(), 10),
+    )
+    found = [
+        session.ask(statement, until=after(clock.monotonic(), 10))
+        for statement in block.text.split(";")
+        if statement.strip()
+    ]
+    session.ask("drop table invoice", until=after(clock.monotonic(), 10))
+    session.close()
+    assert found[-3:] == [[("1700000000000041",)], [("1700000000000042",)], []]
 
 
 # Commands

@@ -71,7 +71,34 @@ def test_the_dead_letter_queue_can_be_switched_off():
         ({"singlebeat_redis_url": "localhost"}, ["singlebeat_redis_url", "redis://"]),
         ({"singlebeat_redis_url": "http://:s3cret@localhost"}, ["singlebeat_redis_url", "'http'"]),
         ({"singlebeat_redis_options": "fast"}, ["singlebeat_redis_options", "dict"]),
-        ({"singlebeat_lock_backend": "redlock"}, ["singlebeat_lock_backend='redlock'", "does not have it"]),
+        ({"singlebeat_lock_backend": "etcd"}, ["singlebeat_lock_backend='etcd'", "'redis+postgresql'"]),
+        ({"singlebeat_lock_backend": "redlock"}, ["'redlock' needs singlebeat_lock_urls", "it names 0"]),
+        (
+            {"singlebeat_lock_backend": "redlock", "singlebeat_lock_urls": f"{URL}, redis://:s3cret@b"},
+            ["an odd number of independent Redis servers, 3 or more", "it names 2"],
+        ),
+        (
+            {"singlebeat_lock_backend": "redlock", "singlebeat_lock_urls": ["redis://a", "redis://b"] * 2},
+            ["odd", "it names 4"],
+        ),
+        (
+            {
+                "singlebeat_lock_backend": "redlock",
+                "singlebeat_lock_urls": ["redis://a", "redis://b", "redis://a"],
+            },
+            ["singlebeat_lock_urls names a server twice"],
+        ),
+        (
+            {"singlebeat_lock_urls": ["redis://a", "sentinel://:s3cret@b", "redis://c"]},
+            ["singlebeat_lock_urls[1]", "not one Redis server", "redis://"],
+        ),
+        ({"singlebeat_lock_urls": 7}, ["singlebeat_lock_urls is a int", "a list"]),
+        (
+            {"singlebeat_lock_backend": "postgresql"},
+            ["'postgresql' needs singlebeat_postgres_dsn", "postgresql://"],
+        ),
+        ({"singlebeat_lock_backend": "redis+postgresql"}, ["needs singlebeat_postgres_dsn"]),
+        ({"singlebeat_postgres_dsn": 5}, ["singlebeat_postgres_dsn is a int"]),
     ],
 )
 def test_what_cannot_work_is_refused_in_one_line_with_the_remedy(conf, words):  # X3
@@ -82,6 +109,51 @@ def test_what_cannot_work_is_refused_in_one_line_with_the_remedy(conf, words):  
         assert word in message
     assert "\n" not in message
     assert "s3cret" not in message
+
+
+def test_several_servers_may_be_one_text(monkeypatch):  # X2
+    wanted = ("redis://a", "redis://b", "redis://c")
+    assert read(singlebeat_lock_urls=" redis://a, redis://b,redis://c ").lock_urls == wanted
+    assert read(singlebeat_lock_urls=list(wanted)).lock_urls == wanted
+
+
+def test_addresses_of_lock_servers_are_not_shown():  # X3
+    settings = read(
+        singlebeat_lock_urls=[f"redis://:s3cret@{host}" for host in "abc"],
+        singlebeat_postgres_dsn="postgresql://u:s3cret@h/d",
+    )
+    assert "s3cret" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("conf", "words"),
+    [
+        (
+            {"singlebeat_postgres_dsn": "mysql://u:s3cret@h/d"},
+            ["singlebeat_postgres_dsn", "postgresql://user"],
+        ),
+        ({"singlebeat_postgres_dsn": "postgresql://u:s3cret@h:x/d"}, ["singlebeat_postgres_dsn", "port"]),
+        ({"singlebeat_postgres_dsn": "host=h passwort=s3cret"}, ["singlebeat_postgres_dsn cannot be read"]),
+    ],
+)
+def test_a_database_that_cannot_be_meant_is_refused_before_it_is_asked(conf, words):  # X3
+    pytest.importorskip("psycopg")
+    app = Celery("shop", broker=URL, set_as_current=False)
+    app.conf.update(singlebeat_lock_backend="postgresql", **conf)
+    with pytest.raises(SettingsError) as caught:
+        wire(app).lock_store("postgresql")
+    message = str(caught.value)
+    assert all(word in message for word in words)
+    assert "\n" not in message
+    assert "s3cret" not in message
+
+
+def test_a_lock_server_that_cannot_be_meant_is_refused_before_it_is_asked():  # X3
+    app = Celery("shop", broker=URL, set_as_current=False)
+    app.conf.singlebeat_lock_urls = ["redis://a", "redis://:s3cret@b/x", "redis://c"]
+    with pytest.raises(SettingsError, match=r"singlebeat_lock_urls\[1\] cannot be read") as caught:
+        wire(app).lock_store("redlock")
+    assert "s3cret" not in str(caught.value)
 
 
 def test_a_settings_error_is_one_of_ours_and_one_that_click_prints():  # X3

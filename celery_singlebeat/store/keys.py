@@ -113,6 +113,15 @@ class Keys:
         """Counter of lock acquisitions, never expires."""
         return self._key("fence")
 
+    def vote(self, key: str) -> str:
+        """On each server of `singlebeat_lock_urls`: the token that has its vote; expires with the lock."""
+        return self._key("vote:") + key
+
+    @property
+    def told_fence(self) -> str:
+        """On each server of `singlebeat_lock_urls`: the largest fence that it was told, never expires."""
+        return self._key("told_fence")
+
     def call(self, task_id: str) -> str:
         """Hash of one call: deliveries without an outcome, and whether it is finished."""
         return self._key("call:") + task_id

@@ -25,6 +25,8 @@ from datetime import datetime
 from enum import Enum, IntEnum
 from typing import Protocol, TypeAlias
 
+from celery_singlebeat.moments import from_millis
+
 #: Seconds that the record of a call without success is kept after its last delivery: longer than any
 #: sensible visibility timeout of a broker.
 CALL_MEMORY = 7 * 86_400.0
@@ -51,6 +53,11 @@ class Holder:
     host: str
     pid: int
     since: datetime
+
+
+def unknown_holder(task_id: str = "") -> Holder:
+    """Stands for a holder of whom nothing is described: its host is empty."""
+    return Holder(task="", task_id=task_id, host="", pid=0, since=from_millis(0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +186,7 @@ class LockRecord:
     waiting: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Ruling:
     """What was decided about a key elsewhere, by `backend`; None: the store decides itself.
 

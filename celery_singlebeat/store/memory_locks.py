@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from celery_singlebeat.clock import Clock
-from celery_singlebeat.moments import Monotonic, from_millis, later, millis, whole
+from celery_singlebeat.moments import Monotonic, later, millis, whole
 from celery_singlebeat.store.lock_ports import (
     CALL_MEMORY,
     Answer,
@@ -30,6 +30,7 @@ from celery_singlebeat.store.lock_ports import (
     Stale,
     Taken,
     Turn,
+    unknown_holder,
 )
 
 
@@ -128,8 +129,7 @@ class MemoryLockStore:
             return Replaced()
         settling = call.settled_at - self._clock.monotonic()
         if settling > 0:
-            nobody = Holder(task=caller.task, task_id=caller.task_id, host="", pid=0, since=from_millis(0))
-            return Taken(nobody, settling, same_call=True)
+            return Taken(unknown_holder(caller.task_id), settling, same_call=True)
         return None
 
     def _taken(self, key: str, token: str, caller: Caller, rule: Ruling, coming: _Next) -> Answer | None:
@@ -138,8 +138,10 @@ class MemoryLockStore:
         same_call = lock is not None and lock.holder.task_id == caller.task_id
         waits = lock is not None and lock.waiting
         if lock is None or lock.token == token or (waits and same_call):
-            wanted = coming.turn is not Turn.NONE
-            return _nobody(caller.task_id if waits else "", waits, wanted) if rule.granted is False else None
+            if rule.granted is not False:
+                return None
+            nobody = unknown_holder(caller.task_id if waits else "")
+            return Taken(nobody, 0.0, same_call=waits, follows=coming.turn is not Turn.NONE)
         if rule.granted and not waits:
             return None
         follows = False
@@ -377,9 +379,3 @@ class MemoryLockStore:
             del self._locks[key]
         for task_id in [task_id for task_id, call in self._calls.items() if call.expires <= now]:
             del self._calls[task_id]
-
-
-def _nobody(task_id: str, same_call: bool, follows: bool) -> Taken:
-    """The key is held where that is decided, and nobody is described here as its holder."""
-    holder = Holder(task="", task_id=task_id, host="", pid=0, since=from_millis(0))
-    return Taken(holder, 0.0, same_call, follows)

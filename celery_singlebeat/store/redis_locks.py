@@ -30,7 +30,7 @@ from celery_singlebeat.store.lock_ports import (
     Taken,
     Turn,
 )
-from celery_singlebeat.store.scripts import Argument, Scripts, answers, source
+from celery_singlebeat.store.scripts import Argument, Scripts, answers, matching, source
 
 _PAGE = 500
 
@@ -161,10 +161,9 @@ class RedisLockStore:
     def locks(self) -> list[LockRecord]:
         """SCAN is not a snapshot: a lock that lives throughout is listed, one that comes or goes may be."""
         prefix = self._keys.locks
-        pattern = "".join(f"\\{letter}" if letter in "*?[]\\^" else letter for letter in prefix) + "*"
         found: dict[str, LockRecord] = {}
         with answers("locks"):
-            names = iter(self._client.scan_iter(match=pattern, count=_PAGE))
+            names = iter(self._client.scan_iter(match=matching(prefix), count=_PAGE))
             while page := list(islice(names, _PAGE)):
                 pipe = self._client.pipeline(transaction=False)
                 for name in page:

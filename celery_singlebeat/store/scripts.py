@@ -47,6 +47,11 @@ def _without_secrets(error: Exception) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
+def matching(prefix: str) -> str:
+    """The pattern of SCAN for every key that starts with `prefix`."""
+    return "".join(f"\\{letter}" if letter in "*?[]\\^" else letter for letter in prefix) + "*"
+
+
 class Scripts:
     """The scripts of one client."""
 

@@ -59,7 +59,7 @@ class SingleBeatTask(Task):  # type: ignore[type-arg]
     on_lock_error: str = "retry"
     #: "continue", or "abort": end without a result when the lock was lost.
     on_lock_lost: str = "continue"
-    #: "redis".
+    #: "redis", "redlock", "postgresql" or "redis+postgresql".
     lock_backend: str | None = None
     #: Seconds that the id of a successful execution is remembered; 0: off.
     dedupe_ttl: float | None = None

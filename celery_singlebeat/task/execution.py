@@ -18,6 +18,7 @@ from celery_singlebeat.store.lock_ports import (
     Answer,
     Caller,
     Finished,
+    LockStore,
     Outcome,
     Poison,
     Released,
@@ -57,6 +58,11 @@ class Execution:
     #: Whether callbacks, a chain or a chord follow this call.
     leads_on: bool = False
     outcome: Outcome = Outcome.NONE
+
+    @property
+    def locks(self) -> LockStore:
+        """The store of this task's locks."""
+        return self.place.locks_of(self.rules.lock_backend)
 
 
 def perform(
@@ -109,7 +115,7 @@ def perform(
         token,
         answer.fence,
         caller=caller,
-        store=place.locks,
+        store=execution.locks,
         clock=place.clock,
         ttl=ttl,
         asked_at=asked_at,
@@ -121,7 +127,7 @@ def _acquire(execution: Execution, key: str, token: str, ttl: float) -> Answer:
     place = execution.place
     limit = _EAGER_POISON_LIMIT if place.eager else execution.rules.poison_limit
     turn = Turn.NONE if place.eager else execution.rules.turn
-    return place.locks.acquire(
+    return execution.locks.acquire(
         key,
         token,
         ttl=ttl,
@@ -134,7 +140,7 @@ def _acquire(execution: Execution, key: str, token: str, ttl: float) -> Answer:
 
 def _undo(execution: Execution, key: str, token: str, ttl: float) -> None:
     """Give back, once the store can be asked, what it may have granted without our hearing of it."""
-    locks, caller = execution.place.locks, execution.caller
+    locks, caller = execution.locks, execution.caller
     heartbeat().owe(
         lambda: locks.release(key, token, caller=caller, outcome=Outcome.UNDONE),
         every=min(1.0, ttl / 4),
@@ -223,7 +229,7 @@ def _give_back(execution: Execution, lock: TaskLock) -> Released:
         hold = (execution.retried_in or 0.0) + lock.ttl if execution.keeps_key else 0.0
 
     def release() -> Released:
-        return place.locks.release(
+        return execution.locks.release(
             lock.key,
             lock.token,
             caller=execution.caller,

@@ -215,7 +215,9 @@ class SingleBeatRequest(Request):
         if not self.worker_pid or self._is_green:
             return 0
         try:
-            orphan = self._place().locks.release_orphan(str(self.id), host=host(), pid=int(self.worker_pid))
+            place = self._place()
+            locks = place.locks_of(self._rules(place).lock_backend)
+            orphan = locks.release_orphan(str(self.id), host=host(), pid=int(self.worker_pid))
         except StoreUnavailable as error:
             logger.warning("%s[%s]: its lock frees itself: %s", self.name, self.id, error)
             return 0

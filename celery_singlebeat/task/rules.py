@@ -10,6 +10,7 @@ from typing import Any
 from celery_singlebeat.errors import SettingsError
 from celery_singlebeat.policy.backoff import Backoff, Jitter
 from celery_singlebeat.settings import Settings
+from celery_singlebeat.store.backend_ports import demand_driver
 from celery_singlebeat.store.lock_ports import Turn
 from celery_singlebeat.task.keys import KeyRule, parameters_of
 
@@ -30,9 +31,6 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "lock_backend": ("redis", "redlock", "postgresql", "redis+postgresql"),
     "retry_store": ("eta", "redis"),
 }
-_NOT_YET: dict[str, tuple[str, ...]] = {
-    "lock_backend": ("redlock", "postgresql", "redis+postgresql"),
-}
 _TURNS = {"queue": Turn.QUEUE, "replace": Turn.REPLACE}
 _REPLACE_WAIT = 1.0
 
@@ -44,6 +42,7 @@ class TaskRules:
     key: KeyRule
     exclusive: bool
     lock_ttl: float
+    lock_backend: str
     on_conflict: str
     conflict_countdown: float
     conflict_timeout: float | None
@@ -85,7 +84,6 @@ def read_rules(task: Any, settings: Settings) -> TaskRules:
     """The rules of a task or task class; raises `SettingsError` with one line for what cannot work."""
     reader = _Reader(task)
     task_class = task if isinstance(task, type) else type(task)
-    reader.choice("lock_backend", settings.lock_backend)
     return TaskRules(
         key=KeyRule(
             reader.name,
@@ -95,6 +93,7 @@ def read_rules(task: Any, settings: Settings) -> TaskRules:
         ),
         exclusive=reader.flag("exclusive"),
         lock_ttl=reader.number("lock_ttl", settings.lock_ttl, above=True),
+        lock_backend=reader.backend(settings.lock_backend),
         on_conflict=reader.choice("on_conflict"),
         conflict_countdown=reader.number("conflict_countdown", above=True),
         conflict_timeout=reader.number_or_none("conflict_timeout"),
@@ -141,10 +140,13 @@ class _Reader:
         choices = _CHOICES[name]
         if value not in choices:
             raise self.refuse(name, value, f"give one of {', '.join(map(repr, choices))}")
-        if value in _NOT_YET.get(name, ()):
-            rest = ", ".join(repr(item) for item in choices if item not in _NOT_YET[name])
-            raise self.refuse(name, value, f"this version does not have it yet; it has {rest}")
         return str(value)
+
+    def backend(self, setting: str) -> str:
+        chosen = self.choice("lock_backend", setting)
+        if "postgresql" in chosen:
+            demand_driver(f"task {self.name}: lock_backend={chosen!r}")
+        return chosen
 
     def number(self, name: str, setting: float | None = None, *, above: bool = False) -> float:
         value = getattr(self._task, name)

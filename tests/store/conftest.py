@@ -5,11 +5,15 @@ from datetime import datetime, timedelta
 import pytest
 import redis
 
+from celery_singlebeat.clock import SystemClock
 from celery_singlebeat.store.keys import Keys
 from celery_singlebeat.store.memory_beat import MemoryBeatStore
 from celery_singlebeat.store.ports import Candidate, Claim, Push
+from celery_singlebeat.store.postgres_locks import PostgresBackend
+from celery_singlebeat.store.postgres_session import read_dsn
 from celery_singlebeat.store.redis_beat import RedisBeatStore
 from celery_singlebeat.testing import FakeClock
+from celery_singlebeat.testing.servers import EmbeddedRedis
 
 _prefixes = (f"contract{number}" for number in itertools.count(1))
 
@@ -70,6 +74,22 @@ def _open(bench: Bench):
     yield bench
     bench.store.close()
     bench.client.close()
+
+
+@pytest.fixture(scope="session")
+def lock_servers(redis_server):  # asked for its marker, and to skip where there is no server
+    """Three independent servers; a test that harms one takes servers of its own."""
+    with EmbeddedRedis() as one, EmbeddedRedis() as two, EmbeddedRedis() as three:
+        yield one, two, three
+
+
+@pytest.fixture
+def postgres_backend(postgres_server):
+    """The backend of one process, under a prefix of its own."""
+    parameters = read_dsn(postgres_server.dsn, setting="dsn")
+    backend = PostgresBackend(parameters, next(_prefixes), patience=5, clock=SystemClock())
+    yield backend
+    backend.close()
 
 
 @pytest.fixture

@@ -3,10 +3,13 @@
 import itertools
 import threading
 import time
+from functools import partial
 
 import pytest
 import redis
 
+from celery_singlebeat.clock import SystemClock
+from celery_singlebeat.store.backed_locks import BackedLockStore
 from celery_singlebeat.store.keys import Keys
 from celery_singlebeat.store.lock_ports import (
     Caller,
@@ -24,6 +27,7 @@ from celery_singlebeat.store.lock_ports import (
 )
 from celery_singlebeat.store.memory_locks import MemoryLockStore
 from celery_singlebeat.store.redis_locks import RedisLockStore
+from celery_singlebeat.store.redlock import RedlockBackend
 from celery_singlebeat.testing import FakeClock
 
 _prefixes = (f"locks{number}" for number in itertools.count(1))
@@ -73,18 +77,63 @@ def _redis_bench(url):
     return LockBench(RedisLockStore(connect, keys), time.sleep, connect(), keys)
 
 
-@pytest.fixture(params=["memory", pytest.param("redis", marks=pytest.mark.redis)])
-def bench(request):
-    if request.param == "memory":
-        clock = FakeClock()
-        yield LockBench(MemoryLockStore(clock), clock.advance)
-        return
-    yield from _open(_redis_bench(request.getfixturevalue("redis_url")))
+def _backed(bench, backend, *, both=False):
+    """The same record, with a backend that decides."""
+    name = "redis+postgresql" if both else type(backend).__name__
+    store = BackedLockStore(name, bench.store, backend, both=both)
+    return LockBench(store, bench.wait, bench.client, bench.keys)
 
 
 @pytest.fixture
 def redis_bench(redis_url):
     yield from _open(_redis_bench(redis_url))
+
+
+@pytest.fixture
+def redlock_bench(redis_bench, lock_servers):
+    connects = [partial(server.client, decode_responses=True) for server in lock_servers]
+    keys = redis_bench.keys
+    backend = RedlockBackend(connects, keys, patience=0.5, clock=SystemClock())
+    yield _backed(redis_bench, backend)
+    backend.close()
+
+
+@pytest.fixture
+def postgresql_bench(redis_bench, postgres_backend):
+    return _backed(redis_bench, postgres_backend)
+
+
+@pytest.fixture
+def both_bench(redis_bench, postgres_backend):
+    return _backed(redis_bench, postgres_backend, both=True)
+
+
+_redis, _postgresql = pytest.mark.redis, pytest.mark.postgresql
+
+
+@pytest.fixture(
+    params=[
+        "memory",
+        pytest.param("redis", marks=_redis),
+        pytest.param("redlock", marks=_redis),
+        pytest.param("postgresql", marks=(_redis, _postgresql)),
+        pytest.param("both", marks=(_redis, _postgresql)),
+    ]
+)
+def bench(request):
+    if request.param == "memory":
+        clock = FakeClock()
+        return LockBench(MemoryLockStore(clock), clock.advance)
+    return request.getfixturevalue(f"{request.param}_bench")
+
+
+@pytest.fixture(params=["memory", pytest.param("redis", marks=_redis)])
+def record_bench(request):
+    """The stores that keep the record."""
+    if request.param == "memory":
+        clock = FakeClock()
+        return LockBench(MemoryLockStore(clock), clock.advance)
+    return request.getfixturevalue("redis_bench")
 
 
 def _open(bench):
@@ -433,47 +482,47 @@ def _ruled(bench, granted, key, token, task_id=None, fence=0, turn=Turn.NONE, **
     )
 
 
-def test_a_grant_from_elsewhere_replaces_a_holder_that_is_still_described(bench):
-    first = _ruled(bench, True, "k", "a")
-    second = _ruled(bench, True, "k", "b")
+def test_a_grant_from_elsewhere_replaces_a_holder_that_is_still_described(record_bench):
+    first = _ruled(record_bench, True, "k", "a")
+    second = _ruled(record_bench, True, "k", "b")
     assert second.fence > first.fence
-    assert bench.holder("k") == "call-b"
-    assert [record.backend for record in bench.store.locks()] == ["elsewhere"]
-    assert not bench.renew("k", "a")
+    assert record_bench.holder("k") == "call-b"
+    assert [record.backend for record in record_bench.store.locks()] == ["elsewhere"]
+    assert not record_bench.renew("k", "a")
 
 
-def test_a_grant_from_elsewhere_has_the_fence_that_is_asked_for(bench):  # N2
-    high = _ruled(bench, True, "k", "a", fence=2**52).fence
+def test_a_grant_from_elsewhere_has_the_fence_that_is_asked_for(record_bench):  # N2
+    high = _ruled(record_bench, True, "k", "a", fence=2**52).fence
     assert high == 2**52
-    assert _ruled(bench, True, "l", "b").fence == high + 1
+    assert _ruled(record_bench, True, "l", "b").fence == high + 1
 
 
-def test_a_refusal_from_elsewhere_names_the_holder_that_is_described(bench):
-    nobody = _ruled(bench, False, "k", "x")
+def test_a_refusal_from_elsewhere_names_the_holder_that_is_described(record_bench):
+    nobody = _ruled(record_bench, False, "k", "x")
     assert (nobody.holder.host, nobody.holder.task_id, nobody.same_call) == ("", "", False)
-    assert bench.holder("k") is None
-    _ruled(bench, True, "k", "a", host="alpha")
-    taken = _ruled(bench, False, "k", "b")
+    assert record_bench.holder("k") is None
+    _ruled(record_bench, True, "k", "a", host="alpha")
+    taken = _ruled(record_bench, False, "k", "b")
     assert (taken.holder.host, taken.holder.task_id, taken.same_call) == ("alpha", "call-a", False)
-    assert _ruled(bench, False, "k", "c", "call-a").same_call
-    assert bench.total("lock_conflicts:t") == 1
+    assert _ruled(record_bench, False, "k", "c", "call-a").same_call
+    assert record_bench.total("lock_conflicts:t") == 1
 
 
-def test_what_is_known_of_a_call_comes_before_what_is_decided_elsewhere(bench):  # N5
-    _ruled(bench, True, "k", "a", "call")
-    bench.release("k", "a", "call", dedupe_ttl=60)
-    assert _ruled(bench, True, "k", "b", "call") == Finished(continued=False)
-    assert _ruled(bench, False, "k", "b", "call") == Finished(continued=False)
+def test_what_is_known_of_a_call_comes_before_what_is_decided_elsewhere(record_bench):  # N5
+    _ruled(record_bench, True, "k", "a", "call")
+    record_bench.release("k", "a", "call", dedupe_ttl=60)
+    assert _ruled(record_bench, True, "k", "b", "call") == Finished(continued=False)
+    assert _ruled(record_bench, False, "k", "b", "call") == Finished(continued=False)
 
 
-def test_a_key_that_waits_for_an_attempt_is_refused_to_others_whatever_was_decided(bench):  # N7
-    _ruled(bench, True, "k", "a", "call")
-    bench.release("k", "a", "call", Outcome.RETRY, hold=60)
-    assert [record.waiting for record in bench.store.locks()] == [True]
-    assert _ruled(bench, True, "k", "b", "another").holder.task_id == "call"
-    own = _ruled(bench, False, "k", "c", "call", attempt=1)
+def test_a_key_that_waits_for_an_attempt_is_refused_to_others_whatever_was_decided(record_bench):  # N7
+    _ruled(record_bench, True, "k", "a", "call")
+    record_bench.release("k", "a", "call", Outcome.RETRY, hold=60)
+    assert [record.waiting for record in record_bench.store.locks()] == [True]
+    assert _ruled(record_bench, True, "k", "b", "another").holder.task_id == "call"
+    own = _ruled(record_bench, False, "k", "c", "call", attempt=1)
     assert (own.holder.host, own.same_call, own.remaining) == ("", True, 0)
-    assert isinstance(_ruled(bench, True, "k", "c", "call", attempt=1), Granted)
+    assert isinstance(_ruled(record_bench, True, "k", "c", "call", attempt=1), Granted)
 
 
 # Turns (N9, N10)
@@ -651,12 +700,12 @@ def test_a_replacing_call_of_another_task_waits_for_the_one_that_comes_next(benc
     assert isinstance(queue(bench, "b"), Granted)
 
 
-def test_what_was_refused_elsewhere_is_not_entered_but_waited_for(bench):  # N9, N10
-    assert _ruled(bench, False, "k", "b", turn=Turn.REPLACE).follows
-    bench.acquire("k", "a", "call")
-    bench.release("k", "a", "call", Outcome.RETRY, hold=60)
-    assert _ruled(bench, False, "k", "b", turn=Turn.REPLACE).follows
-    assert bench.acquire("k", "a2", "call", attempt=1) == Replaced()
+def test_what_was_refused_elsewhere_is_not_entered_but_waited_for(record_bench):  # N9, N10
+    assert _ruled(record_bench, False, "k", "b", turn=Turn.REPLACE).follows
+    record_bench.acquire("k", "a", "call")
+    record_bench.release("k", "a", "call", Outcome.RETRY, hold=60)
+    assert _ruled(record_bench, False, "k", "b", turn=Turn.REPLACE).follows
+    assert record_bench.acquire("k", "a2", "call", attempt=1) == Replaced()
 
 
 # Operators

@@ -322,6 +322,11 @@ _SHOWN_IN = {
     "django": ("tests/django",),
     "settings": ("tests/test_settings*", "tests/faults"),
     "store": ("tests/store", "tests/beat", "tests/faults"),
+    "store.backend_ports": (
+        "tests/store/test_redlock*",
+        "tests/store/test_postgres*",
+        "tests/task/test_backends*",
+    ),
     "store.letter_ports": ("tests/store/test_letter*", "tests/task"),
     "store.waiting_ports": ("tests/store/test_waiting*", "tests/task/test_waiting*"),
     "store.lock_ports": ("tests/store/test_lock*", "tests/store/test_letter*", "tests/task"),

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 import redis
 from kombu import Connection
 
+from celery_singlebeat.clock import SystemClock
+from celery_singlebeat.errors import StoreUnavailable
+from celery_singlebeat.moments import later
+from celery_singlebeat.store.postgres_session import Session, read_dsn
 from celery_singlebeat.testing import programs
+from celery_singlebeat.testing.postgres import EmbeddedPostgres, find_postgres
 from celery_singlebeat.testing.servers import (
     EmbeddedRedis,
     ServerNotFoundError,
@@ -75,6 +81,31 @@ def test_a_server_that_cannot_start_shows_its_own_log(redis_server):
         EmbeddedRedis("--nonsense", "1").start()
 
 
+def test_a_postgresql_answers_comes_back_with_its_data_and_leaves_nothing_behind(postgres_server):
+    with EmbeddedPostgres("max_connections=20") as server:
+        parameters = read_dsn(server.dsn, setting="dsn")
+        ask(parameters, "create table kept (n int)")
+        port, directory = server.port, server.directory
+        server.restart()
+        assert server.port == port
+        assert ask(parameters, "select count(*) from kept") == [("0",)]
+        server.restart(keep_data=False)
+        with pytest.raises(StoreUnavailable, match="kept"):
+            ask(parameters, "select count(*) from kept")
+        assert ask(parameters, "show max_connections") == [("20",)]
+    assert not directory.exists()
+
+
+def ask(parameters, sql):
+    clock = SystemClock()
+    deadline = later(clock.monotonic(), 10)
+    session = Session(parameters, "test", clock=clock, until=deadline)
+    try:
+        return session.ask(sql, until=deadline)
+    finally:
+        session.close()
+
+
 def test_a_port_that_was_asked_for_and_is_taken_is_an_error(own_server):
     with pytest.raises(ServerStartError, match="in use already"):
         EmbeddedRedis(port=own_server.port).start()
@@ -99,11 +130,15 @@ def test_a_server_speaks_tls(tls_redis_server):
         assert client.ping()
 
 
-@pytest.mark.parametrize("find", [find_redis_server, find_rabbitmq], ids=["redis", "rabbitmq"])
+@pytest.mark.parametrize(
+    "find", [find_redis_server, find_rabbitmq, find_postgres], ids=["redis", "rabbitmq", "postgresql"]
+)
 def test_a_missing_program_is_explained(find, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("SINGLEBEAT_REDIS_SERVER", raising=False)
     monkeypatch.delenv("SINGLEBEAT_RABBITMQ_SERVER", raising=False)
+    monkeypatch.delenv("SINGLEBEAT_POSTGRES_SERVER", raising=False)
+    monkeypatch.setattr(programs, "_POSTGRES_FOLDER", Path("/nowhere"))
     monkeypatch.setattr(programs, "_REDIS_WHEELS", ("no-such-wheel",))
     monkeypatch.setattr(programs, "_RABBITMQ_PROGRAMS", ("/nowhere/rabbitmq-server",))
     with pytest.raises(ServerNotFoundError, match="PATH"):

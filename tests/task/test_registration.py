@@ -1,11 +1,14 @@
 """A task that cannot work is refused when it registers, with one line that says why."""
 
+import sys
+
 import pytest
 from celery import Celery
 
 from celery_singlebeat import SettingsError, SingleBeatTask
 from celery_singlebeat.settings import Settings
 from celery_singlebeat.task.rules import read_rules
+from celery_singlebeat.task.workers import check_settings
 
 
 @pytest.fixture
@@ -39,11 +42,10 @@ def register(app, **options):
         ({"lock_ttl": -1}, ["lock_ttl=-1"]),
         ({"lock_ttl": "30"}, ["lock_ttl='30'", "a number"]),
         ({"on_conflict": "skp"}, ["on_conflict='skp'", "'skip'"]),
-        ({"lock_backend": "redlock"}, ["lock_backend='redlock'", "does not have it yet"]),
-        ({"lock_backend": "etcd"}, ["lock_backend='etcd'", "'redis'"]),
         ({"retry_store": "disk"}, ["retry_store='disk'", "'eta', 'redis'"]),
         ({"retry_for": -1}, ["retry_for=-1"]),
         ({"retry_backoff_min": 700}, ["retry_backoff_min=700", "retry_backoff_max=600"]),
+        ({"lock_backend": "etcd"}, ["lock_backend='etcd'", "'redis'", "'redis+postgresql'"]),
         ({"on_lock_error": "ignore"}, ["on_lock_error='ignore'"]),
         ({"on_lock_lost": "stop"}, ["on_lock_lost='stop'"]),
         ({"exclusive": "yes"}, ["exclusive='yes'", "True or False"]),
@@ -94,10 +96,42 @@ def test_a_bad_attribute_is_refused_with_one_line_that_names_it(app, options, wo
         {"exclusive": False},
         {"on_conflict": "queue"},
         {"on_conflict": "replace"},
+        {"lock_backend": "redis"},
+        {"lock_backend": "redlock"},
     ],
 )
 def test_a_sensible_attribute_is_taken(app, options):
     assert register(app, **options).name == "proj.sync"
+
+
+@pytest.mark.parametrize("backend", ["postgresql", "redis+postgresql"])
+def test_a_missing_driver_is_named_with_what_brings_it(app, monkeypatch, backend):
+    monkeypatch.setitem(sys.modules, "psycopg.pq", None)
+    with pytest.raises(SettingsError) as caught:
+        register(app, lock_backend=backend)
+    assert str(caught.value) == (
+        f"task proj.sync: lock_backend={backend!r} needs psycopg 3: "
+        "pip install 'celery-singlebeat[postgresql]'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("backend", "words"),
+    [
+        ("redlock", "needs singlebeat_lock_urls: an odd number of independent Redis servers, 3 or more"),
+        ("postgresql", "needs singlebeat_postgres_dsn"),
+        ("redis+postgresql", "needs singlebeat_postgres_dsn"),
+    ],
+)
+def test_a_worker_does_not_start_while_a_backend_lacks_its_servers(app, backend, words):
+    pytest.importorskip("psycopg")
+    register(app, lock_backend=backend)
+    app.conf.broker_url = "redis://localhost"
+    with pytest.raises(SystemExit) as caught:
+        check_settings(app)
+    text = str(caught.value)
+    assert text.startswith(f"Error: task proj.sync: lock_backend={backend!r} {words}")
+    assert "\n" not in text
 
 
 def test_the_settings_of_the_app_are_the_defaults(app):
