@@ -55,18 +55,21 @@ class MemoryScheduleStore:
                 pauses={name: kept.pauses.get(name) for name in names},
             )
 
-    def put(self, entries: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+    def put(
+        self, entries: Mapping[str, tuple[str, str]], since: Mapping[str, datetime] | None = None
+    ) -> dict[str, str]:
         with self._guard:
             found = {}
             for name, (rule, text) in entries.items():
-                known = self._kept().records.get(name)
-                if known is not None and known[0] == rule and known[1].text == text:
-                    found[name] = "same"
-                    continue
-                since = known[1].since if known is not None and known[0] == rule else self._now()
-                self._kept().records[name] = (rule, Record(since, text))
-                self._changed(name)
-                found[name] = "added" if known is None else "changed"
+                known, asked = self._kept().records.get(name), (since or {}).get(name)
+                start = asked or self._now()
+                if known is not None and known[0] == rule:
+                    start = max(known[1].since, asked or known[1].since)
+                record = (rule, Record(start, text))
+                found[name] = "added" if known is None else "same" if known == record else "changed"
+                if known != record:
+                    self._kept().records[name] = record
+                    self._changed(name)
             return found
 
     def remove(self, entry: str) -> bool:

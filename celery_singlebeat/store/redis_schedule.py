@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
-from celery_singlebeat.moments import from_millis
+from celery_singlebeat.moments import from_millis, millis
 from celery_singlebeat.policy.pauses import Pause
 from celery_singlebeat.store.keys import Keys
 from celery_singlebeat.store.schedule_ports import Changes, Record
@@ -35,12 +36,15 @@ class RedisScheduleStore:
             unreadable=tuple(unreadable),
         )
 
-    def put(self, entries: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+    def put(
+        self, entries: Mapping[str, tuple[str, str]], since: Mapping[str, datetime] | None = None
+    ) -> dict[str, str]:
         keys, names = self._keys, list(entries)
+        starts = {name: str(millis(moment)) for name, moment in (since or {}).items()}
         found: dict[str, str] = {}
         for start in range(0, len(names), BATCH):
             batch = names[start : start + BATCH]
-            args = [text for name in batch for text in (name, *entries[name])]
+            args = [text for name in batch for text in (name, *entries[name], starts.get(name, ""))]
             outcomes = self._scripts.run("schedule_put", [keys.schedule, keys.changes], [keys.events, *args])
             found.update(zip(batch, outcomes, strict=True))
         return found

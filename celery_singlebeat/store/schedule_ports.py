@@ -45,9 +45,14 @@ class ScheduleStore(Protocol):
         """What changed after `cursor`, which the last answer gave; everything for ""."""
         ...
 
-    def put(self, entries: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+    def put(
+        self, entries: Mapping[str, tuple[str, str]], since: Mapping[str, datetime] | None = None
+    ) -> dict[str, str]:
         """Add or change entries, given as (rule, text): what became of each, "added", "changed" or
         "same". Under the same rule it keeps its `since`.
+
+        `since`: from when the slots of entries count that had their rule elsewhere before. Under the same
+        rule the later of that and its own stands.
         """
         ...
 

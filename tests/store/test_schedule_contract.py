@@ -46,6 +46,24 @@ def test_only_another_rule_starts_an_entry_anew(bench):
     assert bench.store.schedule.changes().records["e"].since <= bench.now()
 
 
+def test_slots_of_an_entry_that_comes_from_elsewhere_count_from_when_they_are_said_to(bench):
+    schedule = bench.store.schedule
+    early, late = bench.ago(7200), bench.ago(3600)
+
+    def bring(since, rule="r1"):
+        outcome = schedule.put({"e": (rule, TEXT), "f": ("r", TEXT)}, {"e": since})["e"]
+        return outcome, schedule.changes().records["e"].since
+
+    assert bring(early) == ("added", early)
+    assert bring(early) == ("same", early)
+    assert bring(late) == ("changed", late)
+    assert bring(early) == ("same", late)
+    assert put(bench, "{}") == "changed"
+    assert schedule.changes().records["e"].since == late
+    assert bring(early, rule="r2") == ("changed", early)
+    assert bench.now() - schedule.changes().records["f"].since < timedelta(seconds=60)
+
+
 def test_a_reader_gets_what_changed_since_it_last_asked(bench):  # Y1
     schedule = bench.store.schedule
     for name in ("a", "b", "c"):
