@@ -30,6 +30,7 @@ from celery_singlebeat.store.ports import BeatStore
 from celery_singlebeat.store.redis_beat import RedisBeatStore
 from celery_singlebeat.store.redis_letters import RedisLetterStore
 from celery_singlebeat.store.redis_locks import RedisLockStore
+from celery_singlebeat.store.redis_redbeat import RedBeatSettings, RedisRedBeatStore
 from celery_singlebeat.store.redis_schedule import RedisScheduleStore
 from celery_singlebeat.store.redis_server import RedisServerStore
 from celery_singlebeat.store.redis_waiting import RedisWaitingStore
@@ -158,6 +159,11 @@ class Wiring:
         if self.in_memory:
             return self.beat_store().schedule
         return RedisScheduleStore(Scripts(self.redis()), self.keys)
+
+    def redbeat_store(self) -> RedisRedBeatStore:
+        """What celery-redbeat has kept, read where its own settings say; raises `SettingsError`."""
+        settings = RedBeatSettings.from_conf(self.app.conf, broker_url=self.broker_url)
+        return RedisRedBeatStore(lambda: settings.connect(timeout=self.patience), settings)
 
     def lock_store(self, backend: str = "redis", what: str = "") -> LockStore:
         """The store of the task locks that `backend` decides: one for this process, whoever asks.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -29,7 +30,13 @@ def write(name: str, fields: Mapping[str, Any]) -> tuple[str, str]:
     """The rule's hash and the JSON of an entry; raises `EntryError` if it cannot be kept."""
     theirs, ours = split(name, fields)
     check_schedule(name, theirs.get("schedule"))
-    asked = _schedule_json(name, maybe_schedule(theirs["schedule"], relative=theirs.get("relative", False)))
+    try:
+        given = maybe_schedule(theirs["schedule"], relative=theirs.get("relative", False))
+    except OverflowError:
+        raise EntryError(
+            name, f"schedule={theirs['schedule']!r} is longer than any interval can be"
+        ) from None
+    asked = _schedule_json(name, given)
     record = {
         "v": VERSION,
         "task": theirs["task"],
@@ -39,14 +46,26 @@ def write(name: str, fields: Mapping[str, Any]) -> tuple[str, str]:
         "options": dict(theirs.get("options") or {}),
         "keys": ours,
     }
-    for key in ("args", "kwargs", "options", "keys"):
+    for key, value in ours.items():
+        if not _is_plain(value):
+            raise EntryError(name, f"{key}={value!r} cannot be kept as JSON")
+    for key in ("args", "kwargs", "options"):
         try:
             json.dumps(record[key], allow_nan=False)
         except (TypeError, ValueError) as error:
-            raise EntryError(name, f"{key}={record[key]!r} cannot be kept as JSON: {error}") from None
+            # without the values, which may be secrets
+            raise EntryError(name, f"its {key} cannot be kept as JSON: {error}") from None
     # What its slots follow from: under another rule the entry starts from now.
     rule = json.dumps([asked, ours.get("timezone"), ours.get("enabled", True)], sort_keys=True)
     return hashlib.sha256(rule.encode()).hexdigest()[:16], json.dumps(record, sort_keys=True)
+
+
+def _is_plain(value: Any) -> bool:
+    return (
+        value is None
+        or isinstance(value, (bool, int, str))
+        or (isinstance(value, float) and math.isfinite(value))
+    )
 
 
 def read(name: str, text: str) -> dict[str, Any]:

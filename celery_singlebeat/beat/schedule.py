@@ -6,61 +6,35 @@ the method returns: the store takes no slot of an entry that its leader has not 
 
 from __future__ import annotations
 
-import difflib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from celery import Celery
-from celery.beat import PersistentScheduler
+from celery.beat import PersistentScheduler, SchedulingError
 from celery.utils.imports import load_extension_class_names, symbol_by_name
+from kombu import Connection
+from kombu.exceptions import OperationalError
 
 from celery_singlebeat.beat import records
 from celery_singlebeat.beat.calls import call_of
 from celery_singlebeat.beat.lines import Line
 from celery_singlebeat.beat.mixin import SingleBeatMixin
+from celery_singlebeat.beat.outlines import Outline, Shown
+from celery_singlebeat.beat.redbeat import BUILT_IN, take
 from celery_singlebeat.beat.scheduler import SingleBeatScheduler
-from celery_singlebeat.beat.timetables import Live
-from celery_singlebeat.errors import EntryError, EntryNotFound
+from celery_singlebeat.errors import EntryError
 from celery_singlebeat.moments import iso, whole
 from celery_singlebeat.schedules import clocked
-from celery_singlebeat.store.ports import BeatStore, Memory
+from celery_singlebeat.store.ports import BeatStore
+from celery_singlebeat.store.schedule_ports import Record
 from celery_singlebeat.wiring import wire
 
-Shown = dict[str, Any]
 Entries = list[Shown]
 Slots = list[datetime]
 TaskIds = list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class _Outline:
-    """The schedule at one moment: all its lines, or the one that was asked for, and what the store
-    remembers of them. `names` are those of all entries.
-    """
-
-    now: datetime
-    lines: Mapping[str, Line]
-    parked: Mapping[str, str]
-    names: frozenset[str]
-    static: frozenset[str]
-    paused: frozenset[str]
-    memory: Memory
-
-    def demand(self, name: str) -> None:
-        """Raise `EntryNotFound` unless there is such an entry, whether it can work or not."""
-        if name not in self.names:
-            nearest = difflib.get_close_matches(name, self.names, n=1)
-            raise EntryNotFound(name, nearest[0] if nearest else "")
-
-    def line(self, name: str) -> Line:
-        self.demand(name)
-        if name in self.parked:
-            raise EntryError(name, self.parked[name])
-        return self.lines[name]
 
 
 class Schedule:
@@ -98,21 +72,49 @@ class Schedule:
     def add_all(self, entries: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         """`add` for many, given as `beat_schedule` has them; if one of them cannot work, none is added."""
         scheduler = self._scheduler()
-        static = scheduler.outline()
-        written = {}
-        for name, fields in entries.items():
-            if not name or not isinstance(name, str):
-                raise EntryError(str(name), "an entry needs a name")
-            if name in static[0] or name in static[1]:
-                raise EntryError(name, "the configuration has an entry of this name; change it there")
-            rule, text = records.write(name, fields)
-            scheduler.dynamic_line(name, text, since=self._wiring.clock.now())
-            asked = fields["schedule"]
-            if isinstance(asked, clocked) and asked.at <= self._wiring.clock.now():
-                raise EntryError(name, f"its time {iso(asked.at)} is over; give one to come")
-            written[name] = (rule, text)
+        static = _names(scheduler)
+        written = {name: self._written(name, fields, scheduler, static) for name, fields in entries.items()}
         with self._store() as store:
             return store.schedule.put(written)
+
+    def import_redbeat(self, *, dry_run: bool = False) -> Entries:
+        """Take over the entries that celery-redbeat keeps in Redis, and when each ran last; write nothing
+        there. What became of each, by name: {"name", "outcome", "reason"}.
+
+        "added", "changed", "same", "static": the configuration has it; "refused": for the reason that is
+        given. Each slot after an entry's last run is still to come, so none is repeated and none is lost.
+        """
+        scheduler, now = self._scheduler(), self._wiring.clock.now()
+        static = _names(scheduler)
+        outcomes: dict[str, tuple[str, str]] = {}
+        written, since = {}, {}
+        redbeat = self._wiring.redbeat_store()
+        for stored in redbeat.entries():
+            name = stored.name
+            if stored.is_static or name in static or name == BUILT_IN:
+                outcomes[name] = ("static", "it comes from the configuration, and stays there")
+                continue
+            try:
+                taken = take(name, stored.definition, stored.meta, zone=self._app.timezone)
+                start = min(whole(taken.last_run_at or now), whole(now))
+                written[name] = self._written(name, taken.fields, scheduler, static, since=start)
+                since[name] = start
+            except EntryError as error:
+                outcomes[name] = ("refused", error.problem)
+        with self._store() as store:
+            if dry_run:
+                found = _foreseen(store.schedule.changes().records, written, since)
+            else:
+                found = store.schedule.put(written, since)
+        outcomes.update({name: (outcome, "") for name, outcome in found.items()})
+        return [
+            {"name": name, "outcome": outcome, "reason": reason or None}
+            for name, (outcome, reason) in sorted(outcomes.items())
+        ]
+
+    def redbeat_leads(self) -> bool:
+        """Whether a RedBeat beat holds its lock, or did lately: it would run what is imported, too."""
+        return self._wiring.redbeat_store().leads()
 
     def remove(self, name: str) -> None:
         """Remove a dynamic entry."""
@@ -174,7 +176,7 @@ class Schedule:
         with self._store() as store:
             outline = self._outline(store, name)
             line = outline.line(name)
-            slots = list(_slots(line, start, end, anchor=_anchor(line, outline) or start))
+            slots = list(outline.slots(line, start, end))
             if not dry_run:
                 self._dispatch(store, line, slots, "backfill", rate)
         return slots
@@ -187,7 +189,14 @@ class Schedule:
         """
         with self._store() as store:
             outline = self._outline(store)
-        return [_shown(line, outline) for _, line in sorted(outline.lines.items())]
+        return outline.shown()
+
+    def source(self, name: str) -> str:
+        """Where this entry is kept: "config" or "dynamic"."""
+        with self._store() as store:
+            outline = self._outline(store, name)
+        outline.demand(name)
+        return "config" if name in outline.static else "dynamic"
 
     def next(self, number: int = 1, name: str | None = None) -> Entries:
         """The coming slots of one entry, or of all, soonest first: {"name", "slot", "paused"}.
@@ -196,11 +205,13 @@ class Schedule:
         """
         with self._store() as store:
             outline = self._outline(store, name)
-        lines = [outline.line(name)] if name is not None else list(outline.lines.values())
-        coming = [(slot, line.name) for line in lines for slot in _coming(line, outline, number)]
+        if name is None:
+            coming = outline.all_coming(number)
+        else:
+            coming = [(slot, name) for slot in outline.coming(outline.line(name), number)]
         return [
-            {"name": name, "slot": iso(slot), "paused": name in outline.paused}
-            for slot, name in sorted(coming)[:number]
+            {"name": entry, "slot": iso(slot), "paused": entry in outline.paused}
+            for slot, entry in sorted(coming)[:number]
         ]
 
     # -- inside ---------------------------------------------------------------------------------
@@ -222,7 +233,31 @@ class Schedule:
         scheduler: SingleBeatMixin = chosen(self._app, lazy=True)
         return scheduler
 
-    def _outline(self, store: BeatStore, only: str | None = None) -> _Outline:
+    def _written(
+        self,
+        name: str,
+        fields: Mapping[str, Any],
+        scheduler: SingleBeatMixin,
+        static: Collection[str],
+        since: datetime | None = None,
+    ) -> tuple[str, str]:
+        """The rule and the text of an entry that can work; raises `EntryError`."""
+        now = self._wiring.clock.now()
+        if not name or not isinstance(name, str):
+            raise EntryError(str(name), "an entry needs a name")
+        if name in static:
+            raise EntryError(name, "the configuration has an entry of this name; change it there")
+        rule, text = records.write(name, fields)
+        start = since or now
+        line = scheduler.dynamic_line(name, text, since=start)
+        asked = fields["schedule"]
+        if isinstance(asked, clocked) and asked.at <= now:
+            raise EntryError(name, f"its time {iso(asked.at)} is over; give one to come")
+        if line.timetable.after(start, anchor=start) is None:
+            raise EntryError(name, f"{line.entry.schedule} has no slot to come; give a schedule that has")
+        return rule, text
+
+    def _outline(self, store: BeatStore, only: str | None = None) -> Outline:
         scheduler = self._scheduler()
         lines, parked = scheduler.outline()
         static = frozenset((*lines, *parked))
@@ -235,7 +270,7 @@ class Schedule:
             except EntryError as error:
                 parked[name] = error.problem
         pauses = changes.pauses.items()
-        return _Outline(
+        return Outline(
             now=store.overview().time,
             lines=lines,
             parked=parked,
@@ -253,7 +288,7 @@ class Schedule:
         trigger: str,
         rate: float | None = None,
     ) -> TaskIds:
-        leader = store.overview().leader
+        leader, scheduler = store.overview().leader, self._scheduler()
         ids = []
         with self._app.connection_for_write() as connection, self._app.amqp.Producer(connection) as producer:
             for number, slot in enumerate(slots):
@@ -266,56 +301,37 @@ class Schedule:
                     epoch=leader.epoch if leader is not None else 0,
                     trigger=trigger,
                 )
-                self._scheduler().apply_async(entry, producer=producer, advance=False)
+                try:
+                    scheduler.apply_async(entry, producer=producer, advance=False)
+                except SchedulingError as error:
+                    raise _cause(line, error, connection) from error
                 ids.append(call_id)
         return ids
 
 
-def _anchor(line: Line, outline: _Outline) -> datetime | None:
-    known = outline.memory.entries.get(line.name)
-    if line.since is not None:
-        return line.since
-    return known.anchor if known is not None and known.rule == line.rule else None
+def _names(scheduler: SingleBeatMixin) -> frozenset[str]:
+    """The names of the static entries, whether they can work or not."""
+    lines, parked = scheduler.outline()
+    return frozenset((*lines, *parked))
 
 
-def _slots(line: Line, start: datetime, end: datetime, *, anchor: datetime) -> Iterator[datetime]:
-    if isinstance(line.timetable, Live):
-        raise EntryError(line.name, "its schedule decides when it is asked, so its slots cannot be named")
-    slot = line.timetable.after(start - timedelta(milliseconds=1), anchor=anchor)
-    while slot is not None and slot < end:
-        if slot >= start:
-            yield slot
-        slot = line.timetable.after(slot, anchor=anchor)
-
-
-def _coming(line: Line, outline: _Outline, number: int) -> list[datetime]:
-    if isinstance(line.timetable, Live) or not line.rules.enabled:
-        return []
-    anchor = _anchor(line, outline) or outline.now
-    mark = outline.memory.marks.get(line.name)
-    slot: datetime | None = max(moment for moment in (outline.now, anchor, mark) if moment is not None)
-    found: list[datetime] = []
-    while slot is not None and len(found) < number:
-        try:
-            slot = line.timetable.after(slot, anchor=anchor)
-        except Exception as error:
-            raise EntryError(line.name, f"its schedule raises {type(error).__name__}: {error}") from error
-        if slot is not None:
-            found.append(slot)
+def _foreseen(
+    records: Mapping[str, Record | None],
+    written: Mapping[str, tuple[str, str]],
+    since: Mapping[str, datetime],
+) -> dict[str, str]:
+    """What would become of entries if they were put into the store."""
+    found = {}
+    for name, (_, text) in written.items():
+        known = records.get(name)
+        same = known is not None and known.text == text and known.since >= since[name]
+        found[name] = "same" if same else "added" if known is None else "changed"
     return found
 
 
-def _shown(line: Line, outline: _Outline) -> Shown:
-    coming = _coming(line, outline, 1)
-    mark = outline.memory.marks.get(line.name)
-    return {
-        "name": line.name,
-        "task": line.entry.task,
-        "schedule": str(line.entry.schedule),
-        "next": iso(coming[0]) if coming else None,
-        "last": None if mark is None else iso(mark),
-        "runs": outline.memory.runs.get(line.name, 0),
-        "enabled": line.rules.enabled,
-        "paused": line.name in outline.paused,
-        "source": "config" if line.since is None else "dynamic",
-    }
+def _cause(line: Line, error: SchedulingError, connection: Connection) -> Exception:
+    """What Celery has wrapped, if it says something of the broker; otherwise the entry has no message."""
+    cause, broker = error.__context__, (*connection.connection_errors, *connection.channel_errors)
+    if isinstance(cause, Exception) and isinstance(cause, (OperationalError, *broker)):
+        return cause
+    return EntryError(line.name, f"its message cannot be made: {type(cause).__name__}: {cause}")

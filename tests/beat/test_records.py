@@ -71,13 +71,14 @@ class Own(BaseSchedule):
     ("fields", "words"),
     [
         ({"schedule": Own()}, "which cannot be stored"),
-        ({"args": [object()]}, "args="),
-        ({"kwargs": {"a": float("nan")}}, "kwargs="),
-        ({"options": {"eta": AT}}, "options="),
+        ({"args": [object()]}, "its args cannot"),
+        ({"kwargs": {"a": float("nan")}}, "its kwargs cannot"),
+        ({"options": {"eta": AT}}, "its options cannot"),
         ({"schedul": 1}, "did you mean 'schedule'"),
         ({"queue": "q"}, "'options'"),
         ({"task": ""}, "no 'task'"),
         ({"schedule": 0}, "not above 0"),
+        ({"schedule": float("inf")}, "longer than any interval"),
     ],
 )
 def test_what_cannot_be_kept_is_refused_in_one_line(fields, words):
