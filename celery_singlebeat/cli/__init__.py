@@ -11,9 +11,9 @@ O5  A changing command says what it did. It asks before it takes something away 
 O6  A table is plain text where nobody looks at it: no colours and no wrapped lines unless stdout is a
     terminal, no colours with NO_COLOR.
 
-The commands are a thin layer over `Leadership`, `Locks` and `DeadLetters`; whatever they do, Python code
-can do as well. Celery imports this package for every `celery` command, so everything but click is imported
-by the command that needs it.
+The commands are a thin layer over `Leadership`, `Schedule`, `Locks` and `DeadLetters`; whatever they do,
+Python code can do as well. Celery imports this package for every `celery` command, so everything but click
+is imported by the command that needs it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from celery_singlebeat.cli.doctor import doctor
 from celery_singlebeat.cli.health import health
 from celery_singlebeat.cli.locks import locks
 from celery_singlebeat.cli.resign import resign
+from celery_singlebeat.cli.schedule import schedule
 from celery_singlebeat.cli.status import status
 
 __all__ = ["singlebeat"]
@@ -33,12 +34,12 @@ __all__ = ["singlebeat"]
 
 @click.group(cls=Commands)
 def singlebeat() -> None:
-    """See and steer the beats of this app, its locks and its dead letters.
+    """See and steer the beats of this app, its schedule, its locks and its dead letters.
 
     Exit codes: 0 done, 1 the answer is no, 2 wrong usage or configuration, 3 Redis or the broker cannot be
     reached.
     """
 
 
-for _command in (status, resign, health, doctor, locks, dlq):
+for _command in (status, resign, health, doctor, schedule, locks, dlq):
     singlebeat.add_command(_command)

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 import click
 
-from celery_singlebeat.errors import SettingsError, SingleBeatError, StoreUnavailable
+from celery_singlebeat.errors import EntryError, SettingsError, SingleBeatError, StoreUnavailable
 
 NO, WRONG, UNREACHABLE = 1, 2, 3
 
@@ -96,6 +96,8 @@ def _exit_code(error: Exception, app: Any) -> int | None:
 
     if isinstance(error, (StoreUnavailable, OperationalError)):
         return UNREACHABLE
+    if isinstance(error, EntryError):
+        return WRONG
     if isinstance(error, SingleBeatError):
         return NO
     if isinstance(error, ImproperlyConfigured):

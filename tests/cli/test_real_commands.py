@@ -172,3 +172,25 @@ def test_task_modules_that_cannot_be_imported_are_wrong_configuration(project):
     assert done.returncode == 2
     assert "missing_module" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_entry_is_added_seen_and_removed_while_a_beat_leads(running, locked_redis):
+    # O1, O4, O5
+    def schedule(*arguments, **options):
+        done = running.singlebeat("schedule", *arguments, **options)
+        assert PASSWORD not in done.stdout + done.stderr
+        return done
+
+    assert schedule("add", "mine", "--task", "proj.mine", "--every", "0.2").stdout.startswith("added mine")
+    with locked_redis.client() as client:
+        wait_until(lambda: b"proj.mine" in b"".join(client.lrange("celery", 0, -1)), 30)
+    found = {entry["name"]: entry for entry in json.loads(schedule("list", "--json").stdout)}
+    assert {name: entry["source"] for name, entry in found.items()} == {"mine": "dynamic", "tick": "config"}
+    assert found["mine"]["runs"] >= 1
+    for command in ("pause", "resume"):
+        assert schedule(command, "mine").returncode == 0
+    asked = schedule("remove", "mine")  # without a terminal nobody can say yes
+    assert (asked.returncode, asked.stdout) == (1, "")
+    assert schedule("remove", "mine", "--yes").stdout == "removed mine\n"
+    refused = schedule("backfill", "tick", "--from", "2026-01-01", "--to", "2026-01-02")
+    assert (refused.returncode, refused.stdout, len(refused.stderr.splitlines())) == (2, "", 1)
