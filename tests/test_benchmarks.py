@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from benchmarks import failover, report, waves
+from benchmarks import changes, failover, report, waves
 from benchmarks.__main__ import QUICK, run
 from benchmarks.failover import Record, judge
 from benchmarks.figures import percentile
@@ -56,6 +56,19 @@ def test_a_tiny_run_measures_every_contender_and_a_crowd(console, tmp_path):
     assert "4 replicas, SIGKILL: another leads within 250 ms" in text
     assert "dispatch rate at least" not in text  # so few entries are not judged
     assert "\x1b" not in text
+
+
+@pytest.mark.redis
+@pytest.mark.process
+def test_changes_are_timed_one_by_one():
+    try:
+        find_redis_server()
+    except ServerNotFoundError as error:
+        miss(error)
+    found = changes.measure(3)
+    assert len(found.seen) == 3
+    assert min(found.seen) >= changes.PERIOD
+    assert found.too_many == 0
 
 
 def test_a_requirement_that_is_not_met_is_the_exit_code(console, monkeypatch):

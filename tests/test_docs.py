@@ -390,7 +390,7 @@ def beat():
 
 
 def test_json_has_the_documented_shape(beat):
-    status, health, locks, letters, count = _examples()
+    status, health, entries, coming, locks, letters, count = _examples()
     found = beat.ask("status")
     assert found["standbys"] == []  # in this process there is one beat
     assert _shape({**found, "standbys": 0}) == _shape({**status, "standbys": 0})
@@ -400,6 +400,10 @@ def test_json_has_the_documented_shape(beat):
     assert found["healthy"] is True
     assert list(found) == list(health)
     assert list(found["beats"][0]) == list(health["beats"][0])
+
+    (found,) = beat.ask("schedule", "list")
+    assert _shape({**found, "last": ""}) == _shape(entries[0])
+    assert _shape(beat.ask("schedule", "next")) == _shape(coming)
 
     caller = Caller(task="t", task_id="1", host="h", pid=7)
     wire(beat.app).lock_store().acquire("key", "token", ttl=60, caller=caller, poison_limit=5)

@@ -249,7 +249,8 @@ def attribute_comments(path: Path, class_name: str) -> dict[str, str]:
 
 
 def options_table(name: str) -> str:
-    command = commands()[name.replace("-", " ") if name != "group" else ""]
+    named = {words.replace(" ", "-") or "group": command for words, command in commands().items()}
+    command = named[name]
     rows = [_option(parameter) for parameter in command.params]
     return table(["option", "meaning"], rows or [["none", ""]])
 
@@ -258,7 +259,7 @@ def _option(parameter: click.Parameter) -> list[str]:
     """Name and meaning, in words that do not depend on the version of click."""
     if isinstance(parameter, click.Argument):
         many = parameter.nargs < 0
-        words = "Any number of them." if many else "Required."
+        words = "Any number of them." if many else "Required." if parameter.required else "Optional."
         return [f"`{parameter.metavar or str(parameter.name).upper()}`", words]
     assert isinstance(parameter, click.Option)
     value = parameter.metavar or ""
@@ -266,7 +267,8 @@ def _option(parameter: click.Parameter) -> list[str]:
         value = " | ".join(map(str, parameter.type.choices))
     shown = " ".join(filter(None, ["/".join(parameter.opts), value]))
     default = f" Default: {parameter.default:g}." if parameter.show_default else ""
-    return [f"`{shown}`", (parameter.help or "") + default]
+    required = " Required." if parameter.required else ""
+    return [f"`{shown}`", (parameter.help or "") + default + required]
 
 
 def keys_table() -> str:
