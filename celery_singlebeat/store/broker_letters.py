@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from amqp.exceptions import MessageNacked
 from kombu import Connection, Queue
 from kombu.exceptions import KombuError
 from kombu.message import Message
@@ -143,6 +144,7 @@ class BrokerLetterStore:
         troubles: tuple[type[BaseException], ...] = (
             KombuError,
             OSError,
+            MessageNacked,  # a full queue refuses; the driver's errors do not have it
             *connection.connection_errors,
             *connection.channel_errors,
         )

@@ -14,6 +14,7 @@ from celery.app.task import Context
 from celery.exceptions import Reject, Retry
 from celery.utils.serialization import raise_with_context
 from dateutil.parser import isoparse
+from kombu.exceptions import EncodeError
 
 from celery_singlebeat.errors import LockKeyError
 from celery_singlebeat.events import RetryScheduled
@@ -103,6 +104,9 @@ def send_retry(
     if not request.is_eager:
         try:
             send_later(signature, execution.rules, execution.place, wait=wait, eta=eta)
+        except EncodeError:
+            # Arguments that cannot travel are the body's mistake: it fails, as with any other.
+            raise
         except Exception as problem:
             raise Reject(problem, requeue=True) from problem
     execution.retried_in = wait

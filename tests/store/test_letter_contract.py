@@ -245,3 +245,27 @@ def test_many_letters_are_read_page_by_page(redis_bench):
     for number in range(450):
         redis_bench.bury(f"call{number}")
     assert redis_bench.ids() == [f"call{number}" for number in range(450)]
+
+
+def test_a_full_queue_that_refuses_leaves_the_message_where_it_is(rabbitmq_url):  # R4
+    bench = _broker_bench(rabbitmq_url, MemoryLockStore(SystemClock()), "letters")
+    arguments = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    with bench.connect() as connection:
+        connection.channel().queue_declare(
+            queue="letters", durable=True, auto_delete=False, arguments=arguments
+        )
+    assert bench.bury("a")
+    with pytest.raises(StoreUnavailable):
+        bench.bury("b")
+    assert bench.ids() == ["a"]
+    assert bench.locks.may_bury("b", attempt=0, replays=0)
+
+
+def test_a_letter_only_moves_although_its_call_is_buried(bench):  # R1
+    bench.bury("a")
+    (letter,) = bench.store.letters()
+    burial = Burial(
+        parcel=letter, task="t", task_id="a", reason="max_retries", attempt=0, replays=0, moves=True
+    )
+    assert bench.store.bury(burial)
+    assert bench.ids() == ["a", "a"]

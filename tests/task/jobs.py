@@ -194,7 +194,7 @@ def fails_oddly(self, name):
     raise OddError("it")
 
 
-@task(lock_on=("name",))
+@task(lock_on=("name",), retry_backoff=0.05, retry_jitter=False, max_retries=1)
 def retries_with_an_object(self, name):
     note(name, "ran")
     raise self.retry(args=(object(),), countdown=0.05)

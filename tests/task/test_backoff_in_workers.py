@@ -4,8 +4,6 @@ import itertools
 
 import pytest
 
-from celery_singlebeat.testing.processes import wait_until
-
 pytestmark = [pytest.mark.process, pytest.mark.redis]
 
 
@@ -50,11 +48,10 @@ def test_an_exception_without_text_and_pickle_is_tried_again_and_buried(crew, na
     assert crew.events(name) == ["ran"] * 2
 
 
-def test_a_retry_with_arguments_that_cannot_travel_keeps_the_call(make_crew, name):  # G7
-    crew = make_crew()
-    crew.start(concurrency=1)
-    crew.ready()
+def test_a_retry_with_arguments_that_cannot_travel_is_a_failure_like_any_other(crew, name):  # G7
     result = crew.send("retries_with_an_object", name)
-    # The message stays, and comes again: it is not lost, and not the worker's end.
-    wait_until(lambda: len(crew.events(name)) >= 2 or crew.letters(result.id), 15, crew.logs)
-    assert crew.workers[0].running
+    letter = crew.letter(result.id)
+    assert letter["reason"] == "max_retries"
+    assert [item["exception"] for item in letter["attempts"]] == ["EncodeError", "MaxRetriesExceededError"]
+    assert letter["args"] == [name]
+    assert crew.events(name) == ["ran"] * 2
