@@ -129,6 +129,9 @@ class BrokerLetterStore:
         finally:
             for tag in held:
                 channel.basic_reject(tag, requeue=True)
+            if held:
+                # Returns when they are back: whoever looks next would miss those on their way.
+                channel.queue_declare(queue=self._queue, passive=True)
 
     def _taken(self, channel: Any, number: int) -> Iterator[Message]:
         queue = Queue(self._queue, channel=channel)
