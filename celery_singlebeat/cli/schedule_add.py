@@ -12,6 +12,9 @@ from celery_singlebeat.cli.answers import WRONG, Failure, app_with_tasks
 from celery_singlebeat.cli.arguments import json_of, moment, sun, zone
 from celery_singlebeat.cli.render import say
 
+#: The fields of a crontab, in their order.
+_CRON = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
+
 C = TypeVar("C", bound=Callable[..., Any])
 
 
@@ -117,7 +120,10 @@ def _schedule(kind: str, value: Any, start: datetime, timezone: str | None) -> A
 
     try:
         if kind == "cron":
-            return crontab.from_string(value)
+            fields = value.split()
+            if len(fields) != len(_CRON):
+                raise ValueError(f"it has {len(fields)} fields")
+            return crontab(**dict(zip(_CRON, fields, strict=True)))
         if kind == "rrule":
             return rrule(value, start, timezone or "UTC")
         if kind == "at":
