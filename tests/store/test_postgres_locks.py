@@ -88,9 +88,9 @@ def test_a_restart_of_the_server_frees_every_lock_and_their_holders_learn(postgr
 
 def test_a_holder_that_is_cut_off_keeps_its_key_for_its_ttl(postgres_proxy, make_backend):  # Q3
     one, two = make_backend(postgres_proxy.port, patience=0.1), make_backend()
-    one.acquire("k", "a", ttl=0.6)
+    one.acquire("k", "a", ttl=1.5)
     postgres_proxy.blackhole()
-    assert renew(one, "k", "a", ttl=0.6) is None
+    assert renew(one, "k", "a", ttl=1.5) is None
     assert isinstance(two.acquire("k", "b", ttl=60), Lost)
     wait_until(lambda: isinstance(two.acquire("k", "b", ttl=60), Won), 5)
 
