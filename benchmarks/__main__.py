@@ -14,11 +14,11 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import failover, report, rest, takeover, waves
+from benchmarks import endings, failover, locks, locks_report, report, rest, takeover, waves
 from benchmarks.figures import Check
 from celery_singlebeat.testing.servers import EmbeddedRedis
 
-PARTS = ("dispatch", "failover", "takeover", "crowd", "idle", "steady")
+PARTS = ("dispatch", "failover", "takeover", "crowd", "idle", "steady", "locks", "endings")
 #: Whose versions are printed.
 PACKAGES = (
     "celery",
@@ -27,6 +27,8 @@ PACKAGES = (
     "celery-redbeat",
     "celery-leased-beat",
     "celery-multibeat-scheduler",
+    "celery-once",
+    "celery-singleton",
 )
 
 
@@ -46,10 +48,26 @@ class Size:
     idle: float
     sizes: tuple[int, ...]
     dispatches: int
+    #: Contenders for a lock, pairs that they make at least, and locked tasks.
+    contenders: tuple[int, ...] = (1, 100)
+    pairs: int = 300
+    tasks: int = 500
 
 
 FULL = Size(
-    2000, 7, failover.FAULTS, 3, True, 10, takeover.MANY, 8.0, (takeover.REPLICAS, takeover.MANY), 10_000
+    2000,
+    7,
+    failover.FAULTS,
+    3,
+    True,
+    10,
+    takeover.MANY,
+    8.0,
+    (takeover.REPLICAS, takeover.MANY),
+    10_000,
+    (1, 100, 1_000, 5_000),
+    2_000,
+    100_000,
 )
 #: The peers need seconds for a frozen leader, so the quick run freezes none of theirs.
 QUICK = Size(300, 1, ("SIGKILL", "SIGTERM"), 1, False, 1, 6, 1.0, (takeover.REPLICAS,), 1000)
@@ -121,12 +139,33 @@ def run(size: Size, parts: Sequence[str], console: Console, path: Path | None = 
         found["steady"] = asdict(steady)
         checks += report.steady_checks(steady)
         console.print(report.steady_table(steady))
+    checks += _locks(size, parts, console, found)
     found["checks"] = [asdict(check) for check in checks]
     if checks:
         console.print(report.checks_table(checks))
     if path is not None:
         path.write_text(json.dumps(found, indent=2) + "\n")
     return 0 if all(check.holds for check in checks) else 1
+
+
+def _locks(size: Size, parts: Sequence[str], console: Console, found: dict[str, Any]) -> list[Check]:
+    """What concerns task locks, not beat."""
+    checks: list[Check] = []
+    if "locks" in parts:
+        pairs = locks.contention(size.contenders, pairs=size.pairs)
+        memory = locks.memory_per_lock(size.pairs)
+        flat = locks.flatness(tasks=size.tasks)
+        found["locks"] = {"pairs": [asdict(each) for each in pairs], "memory": memory, "flat": asdict(flat)}
+        if size.pairs >= locks_report.FEWEST_PAIRS:
+            checks += locks_report.contention_checks(pairs)
+        checks += locks_report.flatness_checks(flat)
+        console.print(locks_report.contention_table(pairs, memory))
+        console.print(locks_report.flatness_table(flat))
+    if "endings" in parts:
+        rows = endings.measure(endings=endings.ENDINGS if size.tasks >= FULL.tasks else endings.ENDINGS[:2])
+        found["endings"] = {name: [asdict(row) for row in each] for name, each in rows.items()}
+        console.print(endings.table(rows))
+    return checks
 
 
 def _version() -> str:

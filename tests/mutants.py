@@ -56,6 +56,7 @@ LUA = "celery_singlebeat/store/lua"
 SLOTS, LEASES = "tests/store/test_slot_contract.py", "tests/store/test_lease_contract.py"
 LOCKS = "tests/store/test_lock_contract.py"
 LETTERS, WAITING = "tests/store/test_letter_contract.py", "tests/store/test_waiting_contract.py"
+MACHINE = "tests/store/test_lock_machine.py::test_three_clients_of"
 
 MUTANTS = (
     Mutant(
@@ -119,14 +120,62 @@ MUTANTS = (
         "a lock that is not ours goes",
         f"{LUA}/lock_release.lua",
         without_guard("owner"),
-        (f"{LOCKS}::test_a_holder_whose_lock_was_taken_over_neither_deletes_nor_extends_the_new_one",),
+        (
+            f"{LOCKS}::test_a_holder_whose_lock_was_taken_over_neither_deletes_nor_extends_the_new_one",
+            f"{MACHINE}_a_redis",
+        ),
     ),
     Mutant(
         "lock renewal owner",
         "a lock that is not ours is extended",
         f"{LUA}/lock_renew.lua",
         without_guard("owner"),
-        (f"{LOCKS}::test_only_the_exact_token_renews",),
+        (f"{LOCKS}::test_only_the_exact_token_renews", f"{MACHINE}_a_redis"),
+    ),
+    Mutant(
+        "lock holder",
+        "a held lock is granted to another",
+        f"{LUA}/lock_acquire.lua",
+        without_guard("holder"),
+        (f"{MACHINE}_a_redis",),
+    ),
+    Mutant(
+        "lock orphan owner",
+        "the death of one process frees the lock of another",
+        f"{LUA}/lock_orphan.lua",
+        without_guard("owner"),
+        (f"{LOCKS}::test_the_lock_of_a_dead_process_is_freed_for_its_call_alone",),
+    ),
+    Mutant(
+        "lock retry",
+        "a grant whose reply was lost holds off its own caller",
+        f"{LUA}/lock_acquire.lua",
+        replaced("lock[1] == own, lock[3]", "false, lock[3]"),
+        (f"{LOCKS}::test_asking_again_with_the_own_token_returns_the_same_grant", f"{MACHINE}_a_redis"),
+    ),
+    Mutant(
+        "lock trust",
+        "a slow answer to an acquisition lengthens the trust in a lock",
+        "celery_singlebeat/task/holding.py",
+        replaced("later(asked_at, ttl - margin(ttl))", "later(clock.monotonic(), ttl - margin(ttl))"),
+        (f"{MACHINE}_a_store_in_memory", f"{MACHINE}_a_redis"),
+    ),
+    Mutant(
+        "lock renewal trust",
+        "a slow answer to a renewal lengthens the trust in a lock",
+        "celery_singlebeat/task/holding.py",
+        replaced(
+            "later(asked_at, self.ttl - margin(self.ttl))",
+            "later(self._clock.monotonic(), self.ttl - margin(self.ttl))",
+        ),
+        (f"{MACHINE}_a_store_in_memory", f"{MACHINE}_a_redis"),
+    ),
+    Mutant(
+        "lock turn",
+        "a call slips in before the one that comes next",
+        f"{LUA}/lock_pass.lua",
+        replaced("if not coming[1] then", "if true then"),
+        (f"{LOCKS}::test_however_the_holder_ends_the_key_is_kept_for_the_one_that_comes_next",),
     ),
     Mutant(
         "trust window",

@@ -71,6 +71,25 @@ def test_changes_are_timed_one_by_one():
     assert found.too_many == 0
 
 
+@pytest.mark.redis
+@pytest.mark.process
+@pytest.mark.slow
+def test_a_tiny_run_compares_locks_and_finds_nothing_that_grows(console, tmp_path):
+    try:
+        find_redis_server()
+    except ServerNotFoundError as error:
+        miss(error)
+    path = tmp_path / "found.json"
+    run(TINY, ["locks"], console, path)
+    found = json.loads(path.read_text())["locks"]
+    assert {each["contender"] for each in found["pairs"]} == {"singlebeat", "redis-py"}
+    assert all(each["rate"] > 0 and each["requests"] >= 1.9 for each in found["pairs"])
+    flat = found["flat"]
+    assert flat["keys"][1] <= flat["keys"][0]
+    assert flat["files"][1] <= flat["files"][0]
+    assert flat["threads"][1] <= flat["threads"][0]
+
+
 def test_a_requirement_that_is_not_met_is_the_exit_code(console, monkeypatch):
     grown = Steadiness(100, 10.0, (1000, 1000), (10, 11))
     monkeypatch.setattr("benchmarks.rest.steady", lambda **_: grown)

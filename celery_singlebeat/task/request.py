@@ -24,6 +24,7 @@ from celery.exceptions import Ignore, Reject, Retry, Terminated, TimeLimitExceed
 from celery.worker import state
 from celery.worker.request import Request
 from kombu.asynchronous import get_event_loop
+from kombu.utils.compat import detect_environment
 
 from celery_singlebeat.errors import PoisonedCall, StoreUnavailable
 from celery_singlebeat.events import TaskBuried
@@ -48,8 +49,6 @@ class SingleBeatRequest(Request):
     _is_trying = False
     #: Set once the child of this call was killed for its hard time limit.
     _is_stopped = False
-    #: Whether the body runs in a greenlet: its end frees the lock, and what Celery calls its pid is none.
-    _is_green = False
     _already_cancelled: bool
     _already_revoked: bool
     #: The headers of the call, if its message is a dead letter.
@@ -75,11 +74,6 @@ class SingleBeatRequest(Request):
         if came_from not in (letter.get("queue"), letter.get("routing_key")):
             call[dead_letters.RERUN] = True
         return call
-
-    def execute_using_pool(self, pool: Any, **kwargs: Any) -> Any:
-        """Hand the call to the pool, and remember of which kind that is."""
-        self._is_green = bool(pool.is_green)
-        return super().execute_using_pool(pool, **kwargs)
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
         """Bury a failure that is final; leave every other outcome to Celery."""
@@ -202,7 +196,7 @@ class SingleBeatRequest(Request):
         The pool kills it as well, but later: until then its body would go on beside the next holder's.
         """
         pid: Any = self.worker_pid
-        if self._is_stopped or not pid or self._is_green:
+        if self._is_stopped or not pid or _is_green():
             return
         self._is_stopped = True
         if pid != os.getpid():
@@ -212,7 +206,7 @@ class SingleBeatRequest(Request):
 
     def _free_lock(self) -> int:
         """Free what the dead child held; how many deliveries of this call were lost, as far as is known."""
-        if not self.worker_pid or self._is_green:
+        if not self.worker_pid or _is_green():
             return 0
         try:
             place = self._place()
@@ -238,6 +232,11 @@ class SingleBeatRequest(Request):
         task: Any = self.task
         rules: TaskRules = task._rules(place)  # noqa: SLF001 - our own base class
         return rules
+
+
+def _is_green() -> bool:
+    """Whether bodies run in greenlets: their end frees their locks, and what Celery calls a pid is none."""
+    return bool(detect_environment() != "default")
 
 
 def _error_of(exc_info: Any) -> BaseException:

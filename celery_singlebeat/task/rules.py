@@ -31,6 +31,8 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "lock_backend": ("redis", "redlock", "postgresql", "redis+postgresql"),
     "retry_store": ("eta", "redis"),
 }
+#: Seconds. With less, a slow moment of Redis or of the process costs a lock.
+LEAST_TTL = 0.5
 _TURNS = {"queue": Turn.QUEUE, "replace": Turn.REPLACE}
 _REPLACE_WAIT = 1.0
 
@@ -92,7 +94,7 @@ def read_rules(task: Any, settings: Settings) -> TaskRules:
             lock_key=_unbound(task_class, "lock_key"),
         ),
         exclusive=reader.flag("exclusive"),
-        lock_ttl=reader.number("lock_ttl", settings.lock_ttl, above=True),
+        lock_ttl=reader.ttl("lock_ttl", settings.lock_ttl),
         lock_backend=reader.backend(settings.lock_backend),
         on_conflict=reader.choice("on_conflict"),
         conflict_countdown=reader.number("conflict_countdown", above=True),
@@ -156,6 +158,13 @@ class _Reader:
         if not 0 <= value < float("inf") or (above and value == 0):
             raise self.refuse(name, value, "give a number above 0" if above else "give 0 or more")
         return float(value)
+
+    def ttl(self, name: str, setting: float) -> float:
+        value = self.number(name, setting, above=True)
+        if value < LEAST_TTL:
+            remedy = f"a lock is renewed every third of it, so give {LEAST_TTL:g} or more"
+            raise self.refuse(name, value, remedy)
+        return value
 
     def number_or_none(self, name: str) -> float | None:
         return None if getattr(self._task, name) is None else self.number(name)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kombu import serialization
 from kombu.utils.json import dumps, loads
 
 from celery_singlebeat.policy.lock_keys import (
@@ -213,3 +214,27 @@ def test_a_callable_may_name_a_lock_by_any_value_with_one_spelling():
     assert named((1, 2)) == named([1, 2])
     with pytest.raises(Unspeakable):
         named(object())
+
+
+@pytest.fixture
+def backwards():
+    """A serialiser of somebody's own."""
+    kind = "application/x-backwards"
+    serialization.register(
+        "backwards", lambda value: dumps(value)[::-1], lambda text: loads(text[::-1]), kind, "utf-8"
+    )
+    yield
+    serialization.unregister("backwards")
+
+
+@pytest.mark.parametrize("serializer", ["json", "pickle", "yaml", "backwards"])
+def test_a_value_has_one_key_before_and_after_any_serialiser(backwards, serializer):  # K2
+    value = {"b": [1, 2.5, None, {"y": "ü", "x": True}], "a": "text"}
+    if serializer != "yaml":  # whose safe form knows none of these
+        value |= {
+            "id": uuid.UUID(int=7),
+            "price": Decimal("1.50"),
+            "at": datetime(2026, 1, 2, tzinfo=timezone.utc),
+        }
+    kind, encoding, text = serialization.dumps(value, serializer)
+    assert digest(serialization.loads(text, kind, encoding, accept=[kind])) == digest(value)

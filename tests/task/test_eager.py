@@ -306,6 +306,36 @@ def test_a_base_class_with_its_own_call_still_locks(app, through):
     assert look.apply((1,)).get() == (True, True)
 
 
+def test_an_argument_of_any_size_makes_a_key_of_one_length(app):  # K3
+    @app.task(base=SingleBeatTask, bind=True)
+    def look(self, document):
+        return self.lock.key
+
+    large, other = {"text": "x" * 100_000}, {"text": "x" * 99_999 + "y"}
+    assert len(key_of(look, large)) == len(key_of(look, 1))
+    assert key_of(look, large) == key_of(look, document=large) != key_of(look, other)
+
+
+def test_an_argument_that_a_base_class_injects_counts_like_any_other(app):  # K1
+    class Injects(SingleBeatTask):
+        abstract = True
+
+        def __call__(self, *args, **kwargs):
+            return super().__call__(*args, tenant="acme", **kwargs)
+
+    @app.task(base=Injects, bind=True, lock_on=("tenant",))
+    def by_tenant(self, number, tenant=None):
+        return self.lock.key, tenant
+
+    @app.task(base=Injects, bind=True, lock_on=("number",))
+    def by_number(self, number, tenant):
+        return self.lock.key
+
+    assert key_of(by_tenant, 1) == key_of(by_tenant, 2)
+    assert key_of(by_tenant, 1)[1] == "acme"
+    assert key_of(by_number, 1) == key_of(by_number, number=1) != key_of(by_number, 2)
+
+
 def test_the_whole_app_may_use_it(app):
     app.task_cls = "celery_singlebeat:SingleBeatTask"
 

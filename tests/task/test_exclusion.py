@@ -31,12 +31,15 @@ def test_an_execution_costs_two_round_trips(make_crew, name):  # T2
     crew.send("scheduled", f"{name}0")
     crew.await_events(f"{name}0", 1)  # the scripts are loaded now
     wait_until(lambda: not crew.unacked())
-    crew.redis.config_resetstat()
-    for number in range(1, 21):
-        crew.send("scheduled", f"{name}{number}")
-    wait_until(lambda: all(crew.events(f"{name}{number}") for number in range(1, 21)), 15, crew.logs)
-    wait_until(lambda: not crew.unacked())
-    assert crew.redis.info("commandstats")["cmdstat_evalsha"]["calls"] == 40
+    with crew.redis.monitor() as monitor:
+        for number in range(1, 21):
+            crew.send("scheduled", f"{name}{number}")
+        wait_until(lambda: all(crew.events(f"{name}{number}") for number in range(1, 21)), 15, crew.logs)
+        wait_until(lambda: not crew.unacked())
+        crew.redis.echo(name)
+        asked = iter(lambda: monitor.next_command()["command"], f"ECHO {name}")
+        scripts = [command for command in asked if command.startswith("EVALSHA") and ":lock:" in command]
+    assert len(scripts) == 40
 
 
 def test_a_body_of_several_ttls_stays_exclusive(crew, name):  # G6

@@ -3,7 +3,6 @@
 import signal
 import uuid
 
-import celery
 import pytest
 from celery import chain, chord
 
@@ -32,6 +31,18 @@ def test_the_copy_of_a_running_call_stands_back_and_is_a_duplicate_in_the_end(cr
     assert len(crew.events(name)) == 2  # one start, one end
     assert crew.highest(name) == 1
     assert crew.app.AsyncResult(call_id).result == fence
+
+
+def test_calls_that_are_delivered_twice_at_once_run_once_each(crew, name):  # G3, T4
+    ids = [f"{name}-{number}" for number in range(6)]
+    for number, call_id in enumerate(ids):
+        for _ in range(2):
+            crew.send("hold", f"{name}{number}", 0.2, task_id=call_id)
+    for number in range(len(ids)):
+        crew.await_events(f"{name}{number}", 2)
+    wait_until(lambda: not crew.unacked() and not crew.redis.llen("celery"), 20, crew.logs)
+    assert [len(crew.events(f"{name}{number}")) for number in range(len(ids))] == [2] * len(ids)
+    assert {crew.app.AsyncResult(call_id).state for call_id in ids} == {"SUCCESS"}
 
 
 def test_a_finished_call_does_not_run_again(crew, name):  # G3, N5, guard: outcome
@@ -84,6 +95,26 @@ def test_a_backoff_longer_than_the_visibility_timeout_adds_no_attempts(make_crew
     wait_until(lambda: not crew.unacked() and not crew.redis.llen("celery"), 30, crew.logs)
     assert [text.split()[0] for text in crew.events(name)] == ["0", "1", "2"]
     assert len(crew.letters(result.id)) == 1
+
+
+@pytest.mark.fault
+@pytest.mark.slow
+def test_a_call_with_an_eta_beyond_the_visibility_timeout_runs_once(make_crew, name):  # G3, N5
+    crew = make_crew(broker_transport_options={"visibility_timeout": 1})
+    crew.start(concurrency=1)
+    crew.start(concurrency=1)
+    crew.ready()
+    result = crew.send("hold", name, 0.1, "late", countdown=4)
+
+    def it_ended():
+        crew.deliver_again()
+        return result.state == "SUCCESS"
+
+    wait_until(it_ended, 20, crew.logs, interval=0.1)
+    assert crew.logs().count(f"[{result.id}] received") > 1
+    wait_until(lambda: not crew.unacked() and not crew.redis.llen("celery"), 20, crew.logs)
+    assert len(crew.events(name)) == 2
+    assert crew.app.AsyncResult(result.id).state == "SUCCESS"
 
 
 @pytest.mark.fault
@@ -175,28 +206,3 @@ def test_a_retry_keeps_the_entry_and_slot(crew, name):
     result = crew.send("fails", name, headers=headers)
     letter = crew.letter(result.id)
     assert (letter["entry"], letter["slot"]) == ("nightly", "2026-01-01T00:00:00+00:00")
-
-
-@pytest.mark.parametrize(
-    "pool",
-    [
-        pytest.param(
-            "threads",
-            marks=pytest.mark.skipif(
-                celery.VERSION < (5, 7), reason="the threads pool of older Celery stalls on its own retries"
-            ),
-        ),
-        "solo",
-    ],
-)
-def test_locks_retries_and_letters_work_in_other_pools(make_crew, name, pool):
-    crew = make_crew()
-    crew.start(pool=pool, concurrency=4)
-    crew.ready()
-    for number in range(20):
-        crew.send("once_each", name, number, 0.01)
-    crew.await_events(name, 20, timeout=30)
-    assert crew.highest(name) == 1
-    failed = crew.send("fails", f"{name}f")
-    assert crew.letter(failed.id)["reason"] == "max_retries"
-    assert len(crew.events(f"{name}f")) == 4

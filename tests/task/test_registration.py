@@ -40,6 +40,7 @@ def register(app, **options):
         ({"lock_key": "k", "lock_on": ("a",)}, ["lock_on and lock_key"]),
         ({"lock_ttl": 0}, ["lock_ttl=0", "above 0"]),
         ({"lock_ttl": -1}, ["lock_ttl=-1"]),
+        ({"lock_ttl": 0.1}, ["lock_ttl=0.1", "renewed every third", "0.5 or more"]),
         ({"lock_ttl": "30"}, ["lock_ttl='30'", "a number"]),
         ({"on_conflict": "skp"}, ["on_conflict='skp'", "'skip'"]),
         ({"retry_store": "disk"}, ["retry_store='disk'", "'eta', 'redis'"]),

@@ -145,9 +145,11 @@ if fence < least then
 end
 local text = string.format('%.0f', fence)
 local since = string.format('%.0f', t[1] * 1000 + math.floor(t[2] / 1000))
-redis.call('HDEL', KEYS[1], 'waiting', 'stop')
-if lock[6] == ARGV[3] then
-  redis.call('HDEL', KEYS[1], 'next', 'next_task', 'next_hold')
+if lock[1] then
+  redis.call('HDEL', KEYS[1], 'waiting', 'stop')
+  if lock[6] == ARGV[3] then
+    redis.call('HDEL', KEYS[1], 'next', 'next_task', 'next_hold')
+  end
 end
 redis.call('HSET', KEYS[1], 'token', own, 'task', ARGV[4], 'task_id', ARGV[3], 'host', ARGV[5],
   'pid', ARGV[6], 'since', since, 'fence', text)

@@ -1,0 +1,88 @@
+"""Locks, renewal, retries, letters and shutdown in every pool but prefork, which all other tests have."""
+
+import signal
+import time
+from importlib.util import find_spec
+
+import celery
+import pytest
+
+from celery_singlebeat import was_skipped
+from celery_singlebeat.testing.processes import wait_until
+from tests.support.missing import miss
+from tests.task.jobs import TTL
+
+pytestmark = [pytest.mark.process, pytest.mark.redis]
+
+GREEN = ("gevent", "eventlet")
+POOLS = [
+    pytest.param(
+        "threads",
+        marks=pytest.mark.skipif(
+            celery.VERSION < (5, 7), reason="the threads pool of older Celery stalls on its own retries"
+        ),
+    ),
+    "solo",
+    *GREEN,
+]
+
+
+def demand(pool):
+    if pool in GREEN and find_spec(pool) is None:
+        miss(f"{pool} is not installed")
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_pool_of_any_kind_excludes_renews_retries_buries_and_lets_go(make_crew, name, pool):  # G6, T1, T2
+    demand(pool)
+    crew = make_crew()
+    worker = crew.start(pool=pool, concurrency=4)
+    crew.ready()
+
+    for number in range(10):  # many calls of one key in one process
+        crew.send("once_each", name, number, 0.01)
+    failed = crew.send("fails", f"{name}f")
+    crew.await_events(name, 10, timeout=30)
+    assert crew.highest(name) == 1
+    assert crew.letter(failed.id)["reason"] == "max_retries"
+    assert len(crew.events(f"{name}f")) == 4
+
+    if pool == "gevent":  # the others know no time limit
+        late = crew.send("overruns", f"{name}l")
+        assert crew.letter(late.id)["exception"] == "TimeLimitExceeded"
+        wait_until(lambda: crew.lock("overruns") is None, TTL, crew.logs)
+        assert crew.events(f"{name}l") == ["start"]
+
+    holder = crew.send("hold", f"{name}h", 60, "x")
+    crew.await_events(f"{name}h", 1)
+    lock = crew.lock("hold", task_id=holder.id)
+    until = time.monotonic() + 1.5 * TTL
+    while time.monotonic() < until:
+        assert crew.lock("hold", task_id=holder.id)["fence"] == lock["fence"]
+        time.sleep(TTL / 10)
+    if pool != "solo":  # which runs one call after the other
+        assert was_skipped(crew.send("hold", f"{name}h", 0).get(timeout=10))
+
+    worker.kill(signal.SIGTERM)
+    crew.go(f"{name}h")
+    assert holder.get(timeout=15) == lock["fence"]
+    assert crew.events(f"{name}h")[-1] == "end x True"
+    wait_until(lambda: crew.lock("hold", task_id=holder.id) is None, 5, crew.logs)
+
+
+@pytest.mark.parametrize("pool", GREEN)
+def test_a_greenlet_that_is_revoked_frees_its_lock(make_crew, name, pool):  # P2, N10
+    demand(pool)
+    crew = make_crew()
+    crew.start(pool=pool, concurrency=4)
+    crew.ready()
+    result = crew.send("hold", name, 60, "revoked")
+    crew.await_events(name, 1)
+    crew.app.control.revoke(result.id, terminate=True)
+    wait_until(lambda: crew.lock("hold", task_id=result.id) is None, TTL, crew.logs)
+    wait_until(lambda: result.state == "REVOKED", 10, crew.logs)
+    holder = crew.send("replaces", name, "holder", 60)
+    crew.await_events(name, 2)
+    assert crew.send("replaces", name, "newcomer").get(timeout=15) == "newcomer"
+    wait_until(lambda: holder.state == "REVOKED", 10, crew.logs)
+    assert "end holder" not in crew.events(name)
