@@ -54,7 +54,9 @@ def write(name: str, fields: Mapping[str, Any]) -> tuple[str, str]:
             json.dumps(record[key], allow_nan=False)
         except (TypeError, ValueError) as error:
             # without the values, which may be secrets
-            raise EntryError(name, f"its {key} cannot be kept as JSON: {error}") from None
+            raise EntryError(
+                name, f"its {key} cannot be kept as JSON: {error}; give text, numbers, lists and dicts"
+            ) from None
     # What its slots follow from: under another rule the entry starts from now.
     rule = json.dumps([asked, ours.get("timezone"), ours.get("enabled", True)], sort_keys=True)
     return hashlib.sha256(rule.encode()).hexdigest()[:16], json.dumps(record, sort_keys=True)
