@@ -1,12 +1,12 @@
 """Send a day and a quarter around both changes of the clock in five zones: `python -m benchmarks.calendars`.
 
-Three schedulers run the same entries through their own `tick`, on one clock that is moved by what the tick
-returned, and a millisecond for the work. `app.now()`, which Celery's and RedBeat's schedules ask, shows that
-clock. What counts is each message that Celery publishes, by the minute at which it did. What was to be
-expected comes from `tests.support.walls`, which looks at the clock on the wall minute by minute.
+Three schedulers run the same entries through their own `tick`, on a clock that is moved by what the tick
+returned (`tests.support.simulated`). What counts is each message that Celery publishes, by the minute at
+which it did. What was to be expected comes from `tests.support.walls`, which looks at the clock on the wall
+minute by minute.
 
 Stock beat is `celery.beat.Scheduler`; it keeps no state, and needs none in one run. RedBeat has a private
-Redis and no lock. The longest sleep of our leader, 0.1 s, is lengthened, so that the day takes seconds.
+Redis and no lock.
 
 Exit code 1 if ours is not what was to be expected.
 """
@@ -21,19 +21,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
-from unittest import mock
 from zoneinfo import ZoneInfo
 
-from celery import Celery, beat, signals
+from celery import beat
 from celery.schedules import crontab
 from rich.console import Console
 from rich.table import Table
 
-from celery_singlebeat import SingleBeatScheduler
 from celery_singlebeat.testing import FakeClock
-from celery_singlebeat.testing.processes import wait_until
 from celery_singlebeat.testing.servers import EmbeddedRedis
-from celery_singlebeat.wiring import wire
+from tests.support.simulated import Fleet, messages, run, simulated_app
 from tests.support.walls import Fields, changes, expected
 
 YEAR = 2026
@@ -65,9 +62,8 @@ class Change:
         return expected(self.jobs[job], ZoneInfo(self.zone), self.start, self.end)
 
     def entries(self) -> dict[str, Any]:
-        """The jobs as entries whose tasks bear the names of the jobs."""
         return {
-            job: {"task": job, "schedule": crontab(_text(fields.minutes, 60), _text(fields.hours, 24))}
+            job: crontab(_text(fields.minutes, 60), _text(fields.hours, 24))
             for job, fields in self.jobs.items()
         }
 
@@ -99,69 +95,25 @@ def _around(zone: str, moment: datetime) -> Change:
     )
 
 
-class Simulated(Celery):
-    """An app that asks a clock of ours for the time."""
-
-    clock: FakeClock
-
-    def now(self) -> datetime:
-        return self.clock.now().astimezone(self.timezone)
-
-
-def _app(change: Change, clock: FakeClock, **settings: Any) -> Simulated:
-    app = Simulated("calendars", broker="memory://", set_as_current=False)
-    app.clock = clock
-    app.conf.update(
-        beat_schedule=change.entries(),
-        timezone=change.zone,
-        task_ignore_result=True,
-        result_expires=None,
-        beat_max_loop_interval=300,
-        **settings,
-    )
-    return app
-
-
 def _run(scheduler: beat.Scheduler, change: Change, clock: FakeClock) -> Sent:
+    with messages(clock) as published:
+        run(scheduler, clock, change.end + timedelta(minutes=1))
     sent: Sent = {job: [] for job in change.jobs}
-
-    def hear(sender: str, **_: Any) -> None:
-        if clock.now() <= change.end:
-            sent[sender].append(clock.now().replace(second=0, microsecond=0))
-
-    signals.before_task_publish.connect(hear, weak=False)
-    try:
-        while clock.now() <= change.end + timedelta(minutes=1):
-            clock.advance(max(0.0, scheduler.tick() or 0.0) + 0.001)
-    finally:
-        signals.before_task_publish.disconnect(hear)
-        scheduler.close()
+    for job, moment, _ in published:
+        if moment <= change.end:
+            sent[job].append(moment.replace(second=0, microsecond=0))
     return sent
 
 
 def ours(change: Change) -> Sent:
     clock = FakeClock(change.start)
-    app = _app(
-        change,
-        clock,
-        singlebeat_prefix=f"calendars {change.zone} {change.moment}",
-        singlebeat_lease_ttl=1e6,
-        singlebeat_renew_every=0.01,
-    )
-    wire(app).clock = clock
-    with mock.patch("celery_singlebeat.beat.machine.LEADER_NAP", 3600.0):
-        scheduler: Any = SingleBeatScheduler(app)
-        wait_until(
-            lambda: scheduler.tick() and scheduler._machine.dispatcher.is_adopted,  # noqa: SLF001 - for want of another sign
-            10,
-            "nobody leads",
-        )
+    with Fleet(clock).leader(change.entries(), timezone=change.zone) as scheduler:
         return _run(scheduler, change, clock)
 
 
 def stock(change: Change) -> Sent:
     clock = FakeClock(change.start)
-    app = _app(change, clock)
+    app = simulated_app(clock, change.entries(), timezone=change.zone)
     scheduler = beat.Scheduler(app)
     scheduler.update_from_dict(app.conf.beat_schedule)
     return _run(scheduler, change, clock)
@@ -173,7 +125,14 @@ def redbeat(change: Change, server: EmbeddedRedis) -> Sent:
     with server.client() as client:
         client.flushall()
     clock = FakeClock(change.start)
-    app = _app(change, clock, redbeat_redis_url=server.url(0), redbeat_lock_key=None)
+    app = simulated_app(
+        clock,
+        change.entries(),
+        timezone=change.zone,
+        beat_max_loop_interval=300,
+        redbeat_redis_url=server.url(0),
+        redbeat_lock_key=None,
+    )
     return _run(RedBeatScheduler(app), change, clock)
 
 

@@ -45,12 +45,25 @@ class SlotDispatched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotSkipped:
-    """A slot got the verdict not to run. `reason`: superseded, skip, grace, limit,
-    paused, overlap, error.
+    """A slot got the verdict not to run. `reason`: superseded, skip, grace, deadline,
+    limit, paused, overlap, error.
     """
 
     entry: str
     slot: datetime
+    epoch: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotsSkipped:
+    """So many slots of an entry before `slot` got the verdict not to run, beside those that are
+    told one by one. `reason` is that of the newest of them.
+    """
+
+    entry: str
+    slot: datetime
+    count: int
     epoch: int
     reason: str
 
@@ -195,6 +208,7 @@ Event: TypeAlias = (
     | LeadershipLost
     | SlotDispatched
     | SlotSkipped
+    | SlotsSkipped
     | SlotRefused
     | EntryParked
     | StoreLost

@@ -19,11 +19,13 @@ _ERROR = (events.EntryParked, events.LockWasLost, events.TaskBuried)
 _WARNING = (
     events.LockBroken,
     events.SlotSkipped,
+    events.SlotsSkipped,
     events.SlotRefused,
     events.StoreLost,
     events.ClocksDisagree,
     events.PublishFailed,
 )
+_OF_SLOTS = (events.SlotDispatched, events.SlotSkipped, events.SlotsSkipped, events.SlotRefused)
 _QUIET = (events.SlotDispatched, events.LockAcquired)
 
 
@@ -56,7 +58,7 @@ def shown(event: events.Event) -> dict[str, object]:
 def line(event: events.Event) -> str:
     """One line for people."""
     values = {item.name: getattr(event, item.name) for item in fields(event)}
-    if isinstance(event, events.SlotDispatched | events.SlotSkipped | events.SlotRefused):
+    if isinstance(event, _OF_SLOTS):
         values["slot"] = iso(event.slot)
     if isinstance(event, events.LockConflicted):
         values["holder"] = (
@@ -70,6 +72,7 @@ _LINES: dict[type[events.Event], str] = {
     events.LeadershipLost: "not leading any more: {node}, epoch {epoch} ({reason}); standing by",
     events.SlotDispatched: "entry {entry!r}: slot {slot} dispatched, {lateness:.3f} s late",
     events.SlotSkipped: "entry {entry!r}: slot {slot} does not run ({reason})",
+    events.SlotsSkipped: "entry {entry!r}: {count} more slots before {slot} do not run ({reason})",
     events.SlotRefused: "entry {entry!r}: slot {slot} refused ({reason})",
     events.EntryParked: "entry {entry!r} is parked: {problem}",
     events.StoreLost: "the store does not answer for {seconds:.0f} s, nothing is dispatched: {problem}",

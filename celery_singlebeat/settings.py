@@ -218,6 +218,22 @@ def _flag(name: str, value: Any) -> bool:
     return found
 
 
+def cron_starting_deadline(conf: Mapping[str, Any]) -> float | None:
+    """Celery's `beat_cron_starting_deadline`, seconds; raises `SettingsError`."""
+    value = conf["beat_cron_starting_deadline"]
+    if value is None:
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if isinstance(value, bool) or not 0 <= number < math.inf:
+        raise SettingsError(
+            f"beat_cron_starting_deadline={value!r}: give a number of seconds, 0 or larger, or None"
+        )
+    return number
+
+
 def _demand(holds: bool, name: str, value: object, remedy: str) -> None:
     if not holds:
         raise SettingsError(f"{PREFIX}{name}={value!r}: {remedy}")

@@ -24,7 +24,7 @@ from celery_singlebeat.beat.elector import Elector
 from celery_singlebeat.beat.lines import PLAUSIBLE, Agenda, Line
 from celery_singlebeat.clock import Clock
 from celery_singlebeat.errors import Deposed, StoreUnavailable
-from celery_singlebeat.events import Listener, SlotDispatched, SlotRefused, SlotSkipped
+from celery_singlebeat.events import Listener, SlotDispatched, SlotRefused, SlotSkipped, SlotsSkipped
 from celery_singlebeat.messages import Tray, collected
 from celery_singlebeat.moments import Monotonic, later, whole
 from celery_singlebeat.policy.leases import Grant
@@ -56,6 +56,7 @@ class Parcel:
     claims: list[Claim] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)  # task id of each claim; "" for a skipped slot
     skipped: list[Skip] = field(default_factory=list)
+    omitted: int = 0  # how many slots before the first of these are skipped as well
 
 
 class Dispatcher:
@@ -177,7 +178,7 @@ class Dispatcher:
         if not due:
             self._agenda.put(line)
             return None
-        parcel = Parcel(line)
+        parcel = Parcel(line, omitted=omitted)
         missed = omitted
         for verdict in self._verdicts(line, due, now):
             if isinstance(verdict, Skip):
@@ -308,8 +309,7 @@ class Dispatcher:
             elif call_id:
                 self._dispatched(line, claim, grant, now)
                 records += self._kept_of(claim, outcome)
-        for skip in parcel.skipped[-MOST_TOLD:]:
-            self._tell(SlotSkipped(entry=line.name, slot=skip.slot, epoch=grant.epoch, reason=skip.reason))
+        self._tell_skipped(parcel, grant.epoch)
         self._agenda.put(line, at=again)
 
     def _kept_of(self, claim: Claim, outcome: Outcome) -> list[tuple[str, str]]:
@@ -320,6 +320,27 @@ class Dispatcher:
         if kept:
             self._drain()
         return []
+
+    def _tell_skipped(self, parcel: Parcel, epoch: int) -> None:
+        """Tell of the slots whose verdict the store has taken: the newest one by one, the others together."""
+        line, mark = parcel.line, parcel.line.mark
+        if mark is None or parcel.claims[0].slot > mark:
+            return
+        taken = [skip for skip in parcel.skipped if skip.slot <= mark]
+        older, newest = taken[:-MOST_TOLD], taken[-MOST_TOLD:]
+        if older or parcel.omitted:
+            reasons = [skip.reason for skip in (*older[-1:], *newest[:1])] or ["limit"]
+            self._tell(
+                SlotsSkipped(
+                    entry=line.name,
+                    slot=newest[0].slot if newest else parcel.claims[0].slot,
+                    count=len(older) + parcel.omitted,
+                    epoch=epoch,
+                    reason=reasons[0],
+                )
+            )
+        for skip in newest:
+            self._tell(SlotSkipped(entry=line.name, slot=skip.slot, epoch=epoch, reason=skip.reason))
 
     def _refused(self, claim: Claim, epoch: int, reason: str) -> None:
         self._tell(SlotRefused(entry=claim.entry, slot=claim.slot, epoch=epoch, reason=reason))

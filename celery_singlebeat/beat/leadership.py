@@ -43,7 +43,8 @@ class Leadership:
         """Everything that operators look at first, ready for JSON; moments are ISO 8601 in UTC.
 
         `entries`, `faulty` and `overdue` are the leader's word if it was heard lately, and otherwise what
-        the standbys believe. `dead_letters` is None if the broker cannot be asked.
+        the standbys believe. `other_schedules` are the nodes whose static schedule is not the leader's.
+        `dead_letters` is None if the broker cannot be asked.
         """
         with self._store() as store:
             overview = store.overview()
@@ -64,6 +65,7 @@ class Leadership:
             "paused": list(overview.paused),
             "faulty": sorted({name for report in talking for name in report.faulty}),
             "overdue": sorted({name for report in talking for name in report.overdue}),
+            "other_schedules": _strangers(overview),
             "locks": len(self._wiring.lock_store().locks()),
             "dead_letters": self._dead_letters(),
             **{name: counters.get(name, 0) for name in ("dispatched", "refused", "missed", "elections")},
@@ -127,6 +129,13 @@ def speakers(overview: Overview) -> list[NodeReport]:
     heard = heard_lately(overview.nodes, overview.time, LATELY)
     leader = overview.leader
     return [report for report in heard if leader and _process(report) == _process(leader)] or heard
+
+
+def _strangers(overview: Overview) -> list[str]:
+    """Nodes with another static schedule than the leader, if that was heard lately."""
+    heard, leader = heard_lately(overview.nodes, overview.time, LATELY), overview.leader
+    schedules = {report.schedule for report in heard if leader and _process(report) == _process(leader)}
+    return [report.node for report in heard if schedules and report.schedule not in schedules]
 
 
 def _process(one: Leader | NodeReport) -> tuple[str, str, int]:

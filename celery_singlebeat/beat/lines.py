@@ -7,9 +7,11 @@ import heapq
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
+
+from celery.schedules import crontab
 
 from celery_singlebeat.beat.timetables import Interval, Live, Timetable
 from celery_singlebeat.beat.windows import Window, timetable_of
@@ -124,6 +126,8 @@ class Line:
 def make_line(name: str, entry: Any, rules: EntryRules) -> Line:
     """The line of an entry; raises whatever its schedule object raises."""
     table = timetable_of(entry, rules)
+    if rules.missed.deadline is not None and not isinstance(entry.schedule, crontab):
+        rules = replace(rules, missed=replace(rules.missed, deadline=None))
     # Being switched off is part of the rule, so that an entry starts from now when it is switched on.
     rule = f"{table.rule()}{'' if rules.enabled else ', off'}"
     digest = hashlib.sha256(rule.encode()).hexdigest()[:16]

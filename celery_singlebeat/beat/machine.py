@@ -64,6 +64,7 @@ class Machine:
         self._farewell = self._store.farewell()  # made now, so that a signal handler makes nothing
         self._began = clock.monotonic()
         self._has_led = False
+        self._schedule = ""
         self.elector = Elector(
             self._store,
             Candidate(node=settings.node, host=socket.gethostname(), pid=os.getpid()),
@@ -119,7 +120,8 @@ class Machine:
         self._static = frozenset((*(line.name for line in static), *parked))
         dynamic = self.dynamic.lines(self._static)
         self.agenda.fill((*static, *dynamic), {**self.dynamic.parked(self._static), **parked})
-        self.elector.describe(self.agenda.digest())
+        self._schedule = self.agenda.digest()
+        self.elector.describe(self._schedule)
         self._watch.start_over()
         self.dispatcher.forget()
 
@@ -241,4 +243,5 @@ class Machine:
             overdue=overdue,
             birth=birth(os.getpid()),
             up=self._clock.monotonic() - self._began,
+            schedule=self._schedule,
         )

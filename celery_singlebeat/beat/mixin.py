@@ -44,6 +44,7 @@ from celery_singlebeat.moments import Monotonic, later
 from celery_singlebeat.policy.entries import EntryRules, check_schedule, read_rules, split
 from celery_singlebeat.policy.leases import Grant
 from celery_singlebeat.policy.slots import Misfire, MissedRules
+from celery_singlebeat.settings import cron_starting_deadline
 from celery_singlebeat.store.schedule_ports import Record
 from celery_singlebeat.wiring import wire
 
@@ -75,6 +76,7 @@ class SingleBeatMixin(_Base):
         self._defaults = MissedRules(
             misfire=Misfire(settings.misfire),
             grace=settings.misfire_grace,
+            deadline=cron_starting_deadline(app.conf),
             limit=settings.catch_up_limit,
             failover=2 * settings.lease_ttl,
         )

@@ -39,7 +39,7 @@ def _facts(found: dict[str, Any]) -> list[tuple[str, object]]:
     facts += [("standby", f"{_process(node)}, heard {node['last_seen']}") for node in found["standbys"]]
     if not found["standbys"]:
         facts.append(("standby", "none"))
-    names = ("entries", "paused", "faulty", "overdue", "locks", "dead_letters")
+    names = ("entries", "paused", "faulty", "overdue", "other_schedules", "locks", "dead_letters")
     facts += [(name.replace("_", " "), found[name]) for name in names]
     totals = ("dispatched", "refused", "missed", "elections")
     return [*facts, *((name, found[name]) for name in totals)]

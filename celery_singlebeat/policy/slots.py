@@ -3,7 +3,8 @@
 S1  Every due slot gets exactly one verdict, oldest first.
 S2  A slot that is late by no more than a failover takes is no misfire: it is dispatched, whatever
     the policy.
-S3  A slot later than its entry's `misfire_grace` is never dispatched.
+S3  A slot later than its entry's `misfire_grace` is never dispatched; nor is one of a crontab that is later
+    than Celery's `beat_cron_starting_deadline`.
 S4  The same entry and slot have the same task id on every node.
 
 The misfire words are the field's: `latest` is Quartz's fire-once-now and APScheduler's coalesce.
@@ -36,11 +37,13 @@ class MissedRules:
     """How one entry treats slots that are late.
 
     `failover` is how many seconds late a slot may be and still count as on time; `grace` seconds
-    later than that it never runs (None: no bound); `limit` slots at most are caught up by ALL.
+    later than that it never runs (None: no bound), nor `deadline` seconds later, which is Celery's bound
+    for crontabs; `limit` slots at most are caught up by ALL.
     """
 
     misfire: Misfire = Misfire.LATEST
     grace: float | None = None
+    deadline: float | None = None
     limit: int = 100
     failover: float = 20.0
 
@@ -54,8 +57,8 @@ class Dispatch:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """The slot gets none, and why: superseded, skip, grace, limit, paused, overlap, or error when
-    none can be made.
+    """The slot gets none, and why: superseded, skip, grace, deadline, limit, paused, overlap, or error
+    when none can be made.
     """
 
     slot: datetime
@@ -87,6 +90,8 @@ def judge(
         lateness = latenesses[slot]
         if rules.grace is not None and lateness > rules.grace:
             verdicts.append(Skip(slot, "grace"))
+        elif rules.deadline is not None and lateness > rules.deadline:
+            verdicts.append(Skip(slot, "deadline"))
         elif lateness <= rules.failover:
             verdicts.append(Dispatch(slot))
         elif rules.misfire is Misfire.SKIP:

@@ -232,7 +232,8 @@ class NodeReport:
     is the store's time of the report.
 
     `birth` tells this process from any other that has its pid, and `up` is how many seconds ago it
-    began: a process that was killed says no goodbye, and its pid may be somebody else's by now.
+    began: a process that was killed says no goodbye, and its pid may be somebody else's by now. `schedule`
+    is the hash of its static schedule.
     """
 
     node: str
@@ -246,6 +247,7 @@ class NodeReport:
     stuck: float = 0.0
     birth: str = ""
     up: float = 0.0
+    schedule: str = ""
     seen: datetime | None = None
 
 

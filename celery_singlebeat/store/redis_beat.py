@@ -193,6 +193,7 @@ class RedisBeatStore:
             "birth": report.birth,
             "up": round(report.up, 3),
             "overdue": report.overdue,
+            "schedule": report.schedule,
         }
         now = self._scripts.run(
             "node_report",
@@ -346,6 +347,7 @@ def _report(node: str, text: str) -> NodeReport:
             stuck=float(about.get("stuck", 0.0)),
             birth=str(about.get("birth", "")),
             up=float(about.get("up", 0.0)),
+            schedule=str(about.get("schedule", "")),
             seen=from_millis(int(about["seen"])),
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):

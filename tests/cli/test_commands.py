@@ -95,6 +95,7 @@ def test_status_has_exactly_the_promised_shape(app):
         "paused": [],
         "faulty": [],
         "overdue": [],
+        "other_schedules": [],
         "locks": 0,
         "dead_letters": 0,
         "dispatched": 0,

@@ -41,6 +41,13 @@ def test_a_slot_later_than_its_grace_never_runs(misfire):  # S3
     assert judge([NOON], now=NOON + timedelta(seconds=3), rules=rules) == [Dispatch(NOON)]
 
 
+@pytest.mark.parametrize("misfire", Misfire)
+def test_a_slot_later_than_celerys_deadline_never_runs(misfire):  # S3
+    rules = MissedRules(misfire=misfire, deadline=3, failover=20)
+    assert judge([NOON], now=NOON + timedelta(seconds=4), rules=rules) == [Skip(NOON, "deadline")]
+    assert judge([NOON], now=NOON + timedelta(seconds=3), rules=rules) == [Dispatch(NOON)]
+
+
 def test_all_catches_up_the_newest_up_to_its_limit():
     rules = MissedRules(misfire=Misfire.ALL, limit=2)
     due = [at(0), at(1), at(2)]

@@ -1,0 +1,98 @@
+"""Replicas with different schedules, as during a release: whose counts, what is kept, what is seen of it."""
+
+import copy
+import random
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from celery.schedules import crontab
+
+from celery_singlebeat import Leadership
+from celery_singlebeat.testing import FakeClock
+from celery_singlebeat.testing.processes import wait_until
+from tests.support.simulated import Fleet, messages, run
+
+UTC = timezone.utc
+SUNDAY = datetime(2026, 3, 1, tzinfo=UTC)
+OLD = {"kept": 600.0, "changed": 600.0, "removed": 600.0}
+NEW = {"kept": {"schedule": 600.0, "args": (2,)}, "changed": 900.0, "added": 600.0}
+
+
+@pytest.fixture
+def clock():
+    return FakeClock(SUNDAY)
+
+
+@pytest.fixture
+def fleet(clock):
+    return Fleet(clock)
+
+
+def live(fleet, clock, entries, span):
+    """A release is out for a while: when each of its entries ran."""
+    with messages(clock) as sent, fleet.leader(entries) as scheduler:
+        run(scheduler, clock, clock.now() + span)
+    found = {}
+    for name, moment, _ in sent:
+        found.setdefault(name, []).append(moment.strftime("%H:%M:%S"))
+    return found
+
+
+def state(scheduler):
+    kept = scheduler._machine._store._kept
+    return copy.deepcopy((kept.marks, kept.entries, kept.runs))
+
+
+def test_the_leaders_own_schedule_counts_and_a_standby_writes_nothing(fleet, clock):  # B5
+    with messages(clock) as sent, fleet.leader(OLD) as leader, fleet.replica(NEW) as standby:
+        before = state(leader)
+        for _ in range(50):
+            assert standby.tick() < 1
+        assert state(leader) == before
+        while clock.now() < SUNDAY + timedelta(minutes=31):
+            run(leader, clock, clock.now() + timedelta(minutes=1))
+            standby.tick()
+        assert set(state(leader)[1]) == set(OLD)
+    assert {name for name, _, _ in sent} == set(OLD)
+    assert all(len([1 for name, _, _ in sent if name == entry]) == 3 for entry in OLD)
+
+
+def test_forward_and_back_each_entry_keeps_where_it_stands(fleet, clock):
+    seconds = timedelta(minutes=14, seconds=30)
+    assert live(fleet, clock, OLD, seconds) == {name: ["00:10:00"] for name in OLD}
+    # the changed rule begins at 00:14:30, and so does what was added
+    assert live(fleet, clock, NEW, timedelta(minutes=16)) == {
+        "kept": ["00:20:00", "00:30:00"],
+        "changed": ["00:29:30"],
+        "added": ["00:24:30"],
+    }
+    # what was removed goes on in its rhythm, and the newest slot that it has missed runs late
+    back = live(fleet, clock, OLD, timedelta(minutes=15))
+    assert back["kept"] == ["00:40:00"]
+    assert back["changed"] == ["00:40:30"]
+    assert back["removed"] == ["00:30:30", "00:40:00"]
+    forth = live(fleet, clock, NEW, timedelta(minutes=10))
+    assert forth["added"] == ["00:45:30", "00:54:30"]
+    assert forth["kept"] == ["00:50:00"]
+
+
+def test_a_schedule_that_every_process_draws_anew_is_seen_in_the_status(fleet, clock):
+    draw = random.Random(4)
+
+    def drawn():
+        return {"steady": 600.0, "drawn": crontab(minute=draw.randrange(60))}
+
+    with fleet.leader(drawn()) as leader, fleet.replica(drawn()) as one, fleet.replica(drawn()) as two:
+        one.tick(), two.tick()
+        nodes = {scheduler._wiring.settings.node for scheduler in (one, two)}
+        status = Leadership(leader.app).status
+        wait_until(lambda: set(status()["other_schedules"]) == nodes, 10, lambda: str(status()))
+
+
+def test_replicas_with_the_same_entries_in_another_order_have_the_same_schedule(fleet, clock):
+    turned = dict(reversed(OLD.items()))
+    with fleet.leader(OLD) as leader, fleet.replica(turned) as standby:
+        standby.tick()
+        node, status = standby._wiring.settings.node, Leadership(leader.app).status
+        wait_until(lambda: any(shown["node"] == node for shown in status()["standbys"]), 10, "never heard")
+        assert status()["other_schedules"] == []
