@@ -41,6 +41,7 @@ from tests.support.documents import ROOT, Page
 
 PAGES = documents.pages()
 PROMISED = {
+    "calendars",
     "cli",
     "contributing",
     "dead-letters",

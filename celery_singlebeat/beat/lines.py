@@ -230,7 +230,8 @@ class Agenda:
             if number % PULSE_EVERY == 0:
                 self._pulse()
             enrolment, mark = memory.entries.get(line.name), memory.marks.get(line.name)
-            damaged = line.name in unreadable or (mark is not None and mark > tomorrow)
+            moments = (mark, enrolment.anchor if enrolment else None)
+            damaged = line.name in unreadable or any(at is not None and at > tomorrow for at in moments)
             if damaged:
                 logger.warning("entry %r: its stored state cannot be read, it starts from now", line.name)
             if line.since is not None and not damaged:

@@ -126,8 +126,8 @@ class RedisBeatStore:
         marks, runs, enrolments = found
         unreadable: list[str] = []
         return Memory(
-            marks=_readable(marks, _moment, unreadable),
-            runs=_readable(runs, int, unreadable),
+            marks=_readable(marks, _mark, unreadable),
+            runs=_readable(runs, int, []),  # they are for people
             entries=_readable(enrolments, _enrolment, unreadable),
             unreadable=tuple(unreadable),
         )
@@ -285,8 +285,16 @@ def _ms(seconds: float) -> int:
     return max(1, round(seconds * 1000))
 
 
-def _moment(text: str | None) -> datetime | None:
-    return from_millis(int(text)) if text else None
+def _mark(text: str) -> datetime:
+    return from_millis(int(text))
+
+
+def _moment(text: str) -> datetime | None:
+    """A mark; None if there is none, or one that cannot be read."""
+    try:
+        return _mark(text)
+    except (ValueError, OverflowError):
+        return None
 
 
 def _enrolment(text: str) -> Enrolment:

@@ -2,6 +2,7 @@
 
 import calendar
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import celery
@@ -11,6 +12,7 @@ from celery.schedules import crontab
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.calendars import all_changes, ours, rows
 from celery_singlebeat.beat.timetables import timetable
 from tests.support.walls import Fields, changes, expected
 
@@ -167,3 +169,21 @@ def test_a_leap_day_on_a_day_of_the_week_may_be_decades_away(weekday, year):  # 
     cron = cron_in("UTC", minute=0, hour=0, day_of_month=29, month_of_year=2, day_of_week=weekday)
     start = datetime(2084 if year > 2100 else 2026, 3, 1, tzinfo=UTC)
     assert timetable(cron).after(start, anchor=start) == datetime(year, 2, 29, tzinfo=UTC)
+
+
+def _title(change):
+    return f"{change.zone} {'forward' if change.forward else 'back'}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", all_changes(), ids=_title)
+def test_a_day_around_each_change_is_sent_as_the_clock_on_the_wall_says(change):  # T2, T3
+    assert ours(change) == {job: change.expected(job) for job in change.jobs}
+
+
+def test_the_table_in_the_documentation_is_of_these_changes_and_ours_is_equal():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "calendars.md").read_text("utf-8")
+    found = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| A")]
+    found += [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| Europe")]
+    assert sorted(line[:4] for line in found) == sorted(line[:4] for line in rows({}))
+    assert {line[4] for line in found} == {"equal"}

@@ -306,6 +306,8 @@ def test_the_zone_of_the_machine_is_read_from_the_machine(monkeypatch):  # Z1
         table = timetable(crontab(minute=30, hour=2, app=app_in(LocalTimezone())))
         start = datetime(2026, 10, 24, 12, tzinfo=UTC)
         assert slots(table, start, 48, zone="Europe/Berlin") == ["25 02:30 +0200", "26 02:30 +0100"]
+        table = timetable(crontab(minute=0, hour=3, app=app_in(LocalTimezone())))
+        assert slots(table, start, 24, zone="Europe/Berlin") == ["25 03:00 +0100"]
     finally:
         monkeypatch.undo()
         time.tzset()

@@ -120,7 +120,9 @@ for i, claim in ipairs(claims) do
     redis.call('HSET', KEYS[2], entry, slot)
     missed = missed + claim[3]
     if #claim[4] > 0 and not failed then
-      redis.call('HINCRBY', KEYS[3], entry, 1)
+      if type(redis.pcall('HINCRBY', KEYS[3], entry, 1)) == 'table' then
+        redis.call('HSET', KEYS[3], entry, 1) -- what stood there was no number
+      end
       sent = sent + 1
       if overlap[1] then
         redis.call('HSET', KEYS[8], entry, string.format('%.0f', now) .. ' ' .. overlap[2])
