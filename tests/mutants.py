@@ -55,6 +55,7 @@ def replaced(old: str, new: str) -> Callable[[str], str]:
 LUA = "celery_singlebeat/store/lua"
 SLOTS, LEASES = "tests/store/test_slot_contract.py", "tests/store/test_lease_contract.py"
 LOCKS = "tests/store/test_lock_contract.py"
+SCHEDULE = "tests/store/test_schedule_contract.py"
 LETTERS, WAITING = "tests/store/test_letter_contract.py", "tests/store/test_waiting_contract.py"
 MACHINE = "tests/store/test_lock_machine.py::test_three_clients_of"
 
@@ -86,6 +87,20 @@ MUTANTS = (
         f"{LUA}/slots_emit.lua",
         without_guard("base"),
         (f"{SLOTS}::test_a_claim_that_builds_on_a_lost_mark_does_nothing",),
+    ),
+    Mutant(
+        "changed",
+        "a slot goes out of an entry after somebody paused it",
+        f"{LUA}/slots_emit.lua",
+        without_guard("changed"),
+        (f"{SCHEDULE}::test_no_slot_goes_out_of_an_entry_that_has_changed_since_its_leader_looked",),
+    ),
+    Mutant(
+        "overlap",
+        "a run begins while the one before goes on",
+        f"{LUA}/slots_emit.lua",
+        without_guard("overlap"),
+        (f"{SCHEDULE}::test_a_slot_that_would_overlap_is_skipped_until_the_run_before_has_ended",),
     ),
     Mutant(
         "lease owner",

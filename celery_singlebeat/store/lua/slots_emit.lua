@@ -95,9 +95,11 @@ for i, claim in ipairs(claims) do
   end
   -- end guard
   local overlap = claim[6]
+  -- guard: overlap
   if outcome == 1 and overlap[1] and runs(entry, overlap[3]) then
     outcome = overlap[1] == 'queue' and -6 or -5
   end
+  -- end guard
   if outcome == -5 then
     redis.call('HSET', KEYS[2], entry, slot)
     missed = missed + claim[3] + 1
