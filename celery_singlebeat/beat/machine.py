@@ -122,8 +122,7 @@ class Machine:
         self.agenda.fill((*static, *dynamic), {**self.dynamic.parked(self._static), **parked})
         self._schedule = self.agenda.digest()
         self.elector.describe(self._schedule)
-        self._watch.start_over()
-        self.dispatcher.forget()
+        self._look_again()
 
     def turn(self, longest: float) -> float:
         """Dispatch what is due if this node leads, watch otherwise; seconds until the next turn."""
@@ -167,8 +166,18 @@ class Machine:
         parked = {name: problem for name, problem in update.parked.items() if name not in self._static}
         self._watch.forget((*gone, *parked, *(line.name for line in lines)))
         strangers = self.agenda.change(lines, gone, parked)
-        if strangers and self.agenda.seat(strangers, self._store.remember([line.name for line in strangers])):
-            self.dispatcher.forget()  # their stored state is damaged, and has to be written anew
+        try:
+            memory = self._store.remember([line.name for line in strangers])
+        except StoreUnavailable:
+            self._look_again()
+            raise
+        if self.agenda.seat(strangers, memory):
+            self._look_again()  # their stored state is damaged, and has to be written anew
+
+    def _look_again(self) -> None:
+        """Some lines do not know where they stand: read everything before anything else is done."""
+        self.dispatcher.forget()
+        self._watch.start_over()
 
     def _may_lead(self) -> bool:
         try:
@@ -212,8 +221,7 @@ class Machine:
     def _stand_by(self) -> float:
         if self._has_led:
             self._has_led = False
-            self.dispatcher.forget()
-            self._watch.start_over()
+            self._look_again()
         if self.elector.has_heard_the_store:
             try:
                 self._read_changes()

@@ -1,11 +1,13 @@
 """The parts of one beat together, over a store in memory and with their real threads."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from celery import Celery, signals
 
-from celery_singlebeat import SingleBeatScheduler
+from celery_singlebeat import Schedule, SingleBeatScheduler
+from celery_singlebeat.errors import StoreUnavailable
 from celery_singlebeat.moments import Monotonic
 from celery_singlebeat.policy.leases import begin_term
 from celery_singlebeat.testing.processes import wait_until
@@ -62,3 +64,21 @@ def test_trust_that_lapses_between_making_a_message_and_emitting_it_costs_no_slo
     machine._store._kept.entries["tick"] = type(machine._store._kept.entries["tick"])(anchor, line.rule)
     wait_until(lambda: scheduler.tick() and line.mark is not None, 10, "the slot was lost")
     assert len(set(found)) == 1
+
+
+@pytest.mark.parametrize("fault", ["no answer", "damaged"])
+def test_an_added_entry_whose_state_cannot_be_read_runs_all_the_same(scheduler, published, fault):  # G8
+    machine, (found, _) = scheduler._machine, published
+    schedule = Schedule(scheduler.app)
+    remember = machine._store.remember
+
+    def once(names=None):
+        machine._store.remember = remember
+        if fault == "no answer":
+            raise StoreUnavailable("remember")
+        return replace(remember(names), unreadable=tuple(names))
+
+    machine._store.remember = once
+    schedule.add("new", "tick", 0.05)
+    wait_until(lambda: scheduler.tick() and len(found) >= 3, 10, "it does not run")
+    assert len(set(found)) == len(found)
