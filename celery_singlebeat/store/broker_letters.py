@@ -125,20 +125,21 @@ class BrokerLetterStore:
         channel: Any = connection.channel()
         held: list[Any] = []
         try:
-            yield self._taken(channel, _length(connection, self._queue) or 0), held
+            yield self._taken(connection, channel), held
         finally:
             for tag in held:
                 channel.basic_reject(tag, requeue=True)
-            if held:
-                # Returns when they are back: whoever looks next would miss those on their way.
-                channel.queue_declare(queue=self._queue, passive=True)
 
-    def _taken(self, channel: Any, number: int) -> Iterator[Message]:
+    def _taken(self, connection: Connection, channel: Any) -> Iterator[Message]:
+        """One after the other until the queue is empty.
+
+        RabbitMQ counts ahead of what is on its way back into a queue, and gives out behind it: a count would
+        end the search too soon.
+        """
+        if _length(connection, self._queue) is None:
+            return
         queue = Queue(self._queue, channel=channel)
-        for _ in range(number):
-            message = queue.get(no_ack=False)
-            if message is None:
-                return
+        while (message := queue.get(no_ack=False)) is not None:
             yield message
 
     @contextmanager
