@@ -14,6 +14,7 @@ from bisect import bisect_right
 from calendar import monthrange
 from collections.abc import Collection, Iterator
 from datetime import date, datetime, time
+from functools import lru_cache
 
 #: A 29 February on a given day of the week may be forty years away, around 2100 (K2).
 _YEARS = 41
@@ -23,7 +24,12 @@ _HOURS_OF_A_DAY = 24
 
 
 class Calendar:
-    """The wall times that match five sets of numbers; Sunday is 0 (K1)."""
+    """The wall times that match five sets of numbers; Sunday is 0 (K1).
+
+    Most crontabs of a big schedule have most of their fields in common, so the fields are shared.
+    """
+
+    __slots__ = ("_days", "_hours", "_minutes", "_months", "_weekdays")
 
     def __init__(
         self,
@@ -34,11 +40,11 @@ class Calendar:
         months: Collection[int],
         weekdays: Collection[int],
     ) -> None:
-        self._minutes = sorted(minutes)
-        self._hours = sorted(hours)
-        self._days = sorted(days)
-        self._months = sorted(months)
-        self._weekdays = frozenset(weekdays)
+        self._minutes = _ordered(frozenset(minutes))
+        self._hours = _ordered(frozenset(hours))
+        self._days = _ordered(frozenset(days))
+        self._months = _ordered(frozenset(months))
+        self._weekdays = _ordered(frozenset(weekdays))
 
     @property
     def names_hours(self) -> bool:
@@ -60,8 +66,8 @@ class Calendar:
         return self._opening(day)
 
     def __str__(self) -> str:
-        fields = (self._minutes, self._hours, sorted(self._weekdays), self._days, self._months)
-        return " ".join(",".join(map(str, numbers)) for numbers in fields)
+        fields = (self._minutes, self._hours, self._weekdays, self._days, self._months)
+        return " ".join(map(_listed, fields))
 
     def _has(self, day: date) -> bool:
         return day.day in self._days and day.month in self._months and day.isoweekday() % 7 in self._weekdays
@@ -85,3 +91,13 @@ class Calendar:
                         found = date(year, month, number)
                         if found > day:
                             yield found
+
+
+@lru_cache(maxsize=4096)
+def _ordered(numbers: frozenset[int]) -> tuple[int, ...]:
+    return tuple(sorted(numbers))
+
+
+@lru_cache(maxsize=4096)
+def _listed(numbers: tuple[int, ...]) -> str:
+    return ",".join(map(str, numbers))
