@@ -9,7 +9,12 @@ DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": os.environ["SHOP_DATABASE"],
-        "OPTIONS": {"timeout": 10},
+        # Two transactions that read before they write lock each other out at once, whatever the timeout.
+        "OPTIONS": {
+            "timeout": 10,
+            "transaction_mode": "IMMEDIATE",
+            "init_command": "PRAGMA journal_mode=WAL",
+        },
     }
 }
 USE_TZ = True
