@@ -23,8 +23,8 @@ demo: $(STAMP) ## See a failover: three beats, one leads, it is killed, the next
 test: lint ## Check style, types and imports, then run every test whose server is installed
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-fast: $(STAMP) ## Run the tests that need no server and no process
-	$(BIN)/python -m pytest -n 2 -m "not redis and not rabbitmq and not postgresql and not process" $(PYTEST_ARGS)
+fast: $(STAMP) ## Run the tests that need no server, no process and little time
+	$(BIN)/python -m pytest -n 2 -m "not redis and not rabbitmq and not postgresql and not process and not slow" $(PYTEST_ARGS)
 
 lint: $(STAMP) ## Check style, types and imports
 	$(BIN)/ruff check .

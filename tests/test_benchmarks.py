@@ -87,7 +87,7 @@ def test_a_tiny_run_compares_locks_and_finds_nothing_that_grows(console, tmp_pat
     flat = found["flat"]
     assert flat["keys"][1] <= flat["keys"][0]
     assert flat["files"][1] <= flat["files"][0]
-    assert flat["threads"][1] <= flat["threads"][0]
+    assert flat["threads"][1] <= flat["threads"][0] + 2  # a worker's first renewal starts its heartbeat
 
 
 def test_a_requirement_that_is_not_met_is_the_exit_code(console, monkeypatch):

@@ -21,6 +21,7 @@ from tests.model.server import Guards
 from tests.model.world import Scope
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_no_order_of_steps_sends_a_slot_twice_loses_it_or_gets_stuck(name):  # G1 G2 B1 B3 L4 M1 M3
     seen = SMALL[name].walk()

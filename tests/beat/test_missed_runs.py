@@ -107,7 +107,7 @@ def test_slots_beyond_the_newest_are_told_together_and_all_are_counted(skipped, 
     assert caplog.text.count("does not run") == 40
 
 
-@pytest.mark.parametrize("up", [0.001, 3, 9.9])
+@pytest.mark.parametrize("up", [pytest.param(0.001, marks=pytest.mark.slow), 3, 9.9])
 def test_a_restart_more_often_than_the_interval_starves_nothing(up):  # T1
     fleet, clock = fleet_at(SUNDAY)
     sent = []

@@ -21,6 +21,8 @@ from tests.support.shop_database import SETTINGS
 
 HOUR = timedelta(hours=1)
 
+pytestmark = pytest.mark.slow
+
 
 def now():
     return datetime.now(timezone.utc)

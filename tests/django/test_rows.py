@@ -14,6 +14,8 @@ from tests.support.shop_beat import rows
 
 HOUR = timedelta(hours=1)
 
+pytestmark = pytest.mark.slow
+
 
 def now():
     return datetime.now(timezone.utc)

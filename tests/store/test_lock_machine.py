@@ -270,6 +270,7 @@ def check(machine, examples):
     )
 
 
+@pytest.mark.slow
 def test_three_clients_of_a_store_in_memory(request):  # G6, N1 to N4, N9, N10
     check(Clients, 150)
 

@@ -6,6 +6,8 @@ import time
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from celery_singlebeat.errors import StoreUnavailable
 from celery_singlebeat.store.keys import Keys
@@ -169,7 +171,8 @@ def test_a_queue_that_takes_nothing_holds_up_no_other(redis_bench):  # W5
 
 
 def test_a_store_that_is_away_is_no_answer():
-    store = RedisWaitingStore(lambda: redis.Redis(port=free_port()), Keys("away"))
+    port, at_once = free_port(), Retry(NoBackoff(), 0)
+    store = RedisWaitingStore(lambda: redis.Redis(port=port, retry=at_once), Keys("away"))
     for ask in (lambda: store.park([Keep("a")], 1), lambda: store.move(Rank.BEAT), store.number):
         with pytest.raises(StoreUnavailable):
             ask()

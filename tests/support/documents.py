@@ -9,6 +9,7 @@ of commands, docstrings of keys, invariants in docstrings. `tests/test_docs.py` 
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import inspect
 import re
@@ -424,6 +425,7 @@ def generated_names(text: str) -> set[str]:
 # Tests
 
 
+@functools.cache
 def tests_of(file: str) -> set[str]:
     """The names of the test functions in a file."""
     tree = ast.parse((ROOT / file).read_text("utf-8"))
