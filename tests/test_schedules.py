@@ -101,6 +101,13 @@ def test_a_rule_asked_from_nearby_answers_as_one_that_counts_from_its_start(freq
     assert near.slot_after(moment) == counted.slot_after(moment)
 
 
+def test_the_first_slot_of_a_rule_is_its_start():
+    start = datetime(2026, 3, 2, 12)
+    for rule in ("FREQ=MINUTELY;INTERVAL=3;COUNT=4", "FREQ=DAILY;COUNT=4"):
+        found = slots(rrule(rule, start), START - timedelta(seconds=1), 9)
+        assert (len(found), found[0]) == (4, START)
+
+
 def test_a_rule_ends_with_its_count_or_its_until():
     twice = rrule("FREQ=DAILY;COUNT=2", datetime(2026, 3, 1))
     assert len(slots(twice, START - timedelta(days=9), 9)) == 2

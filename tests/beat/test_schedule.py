@@ -10,7 +10,7 @@ from celery import Celery
 from celery.schedules import crontab
 
 from celery_singlebeat import EntryError, EntryNotFound, Schedule, SingleBeatScheduler, SingleBeatTask
-from celery_singlebeat.beat import dynamic
+from celery_singlebeat.beat import dynamic, records
 from celery_singlebeat.policy.jitter import delay
 from celery_singlebeat.schedules import clocked
 from celery_singlebeat.testing.processes import wait_until
@@ -114,6 +114,29 @@ def test_a_change_of_arguments_moves_no_slot(bench):
         assert bench.schedule.add("e", "work", 0.1, args=(number + 1,)) == "changed"
     bench.turn_until(lambda: len(bench.slots("e")) >= 20)
     assert_one_stream(bench.slots("e"), 0.1)
+
+
+def test_a_storm_of_changes_delays_and_repeats_no_slot(bench):
+    bench.start()
+    bench.schedule.add_all({name: {"task": "work", "schedule": 0.1} for name in ("changed", "steady")})
+    store = bench.schedule._wiring.schedule_store()
+    rule, text = records.write("changed", {"task": "work", "schedule": 0.1})
+    for number in range(500):
+        store.put({"changed": (rule, text.replace('"args": []', f'"args": [{number}]'))})
+        bench.beats[0].tick()
+    before = len(bench.slots("changed"))
+    bench.turn_until(lambda: len(bench.slots("changed")) >= before + 3)
+    for name in ("changed", "steady"):
+        assert_one_stream(bench.slots(name), 0.1)
+
+
+def test_an_entry_for_a_task_that_only_workers_know_goes_where_routes_send_it(bench):
+    bench.app.conf.task_routes = {"elsewhere": {"queue": f"{bench.name}-routed"}}
+    bench.start()
+    bench.schedule.add("routed", "elsewhere", 0.1)
+    bench.schedule.add("named", "work", 0.1, options={"queue": f"{bench.name}-named"})
+    bench.turn_until(lambda: all(bench.client.llen(f"{bench.name}-{name}") for name in ("routed", "named")))
+    assert bench.messages() == []
 
 
 def test_a_changed_rule_starts_from_now(bench):
