@@ -20,8 +20,9 @@ help: ## Show this list
 demo: $(STAMP) ## See a failover: three beats, one leads, it is killed, the next one goes on
 	$(BIN)/python -m example_project.demo
 
+# The tests of one file share its workers and servers, so a file stays together.
 test: lint ## Check style, types and imports, then run every test whose server is installed
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
 
 fast: $(STAMP) ## Run the tests that need no server, no process and little time
 	$(BIN)/python -m pytest -n 2 -m "not redis and not rabbitmq and not postgresql and not process and not slow" $(PYTEST_ARGS)
