@@ -122,6 +122,7 @@ def test_a_holder_through_two_killed_and_one_frozen_keeps_its_lock_and_nobody_el
 ):  # Q2, Q4
     one, two = make_backend(), make_backend()
     one.acquire("k", "a", ttl=60)
+    wait_until(lambda: all(holds(server, "k") for server in servers))  # a majority was enough for the answer
     servers[0].kill()
     servers[1].kill()
     servers[2].pause()
@@ -146,6 +147,7 @@ def test_with_three_killed_nobody_holds(servers, make_backend):  # Q4
 def test_a_majority_that_forgot_the_lock_is_a_loss(servers, make_backend):  # Q2
     backend = make_backend()
     backend.acquire("k", "a", ttl=60)
+    wait_until(lambda: all(holds(server, "k") for server in servers))
     for server in servers[:3]:
         with server.client() as client:
             client.flushall()
@@ -155,6 +157,7 @@ def test_a_majority_that_forgot_the_lock_is_a_loss(servers, make_backend):  # Q2
 def test_servers_that_come_back_empty_are_given_the_lock_again(servers, make_backend):
     backend = make_backend()
     backend.acquire("k", "a", ttl=60)
+    wait_until(lambda: all(holds(server, "k") for server in servers))
     for server in servers[:2]:
         server.restart(keep_data=False)
     assert renew(backend, "k", "a")
