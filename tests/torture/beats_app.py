@@ -67,7 +67,7 @@ _store = redis.Redis.from_url(
 )
 
 
-@app.task(base=SingleBeatTask, bind=True, name="torture.tick")
+@app.task(base=SingleBeatTask, bind=True, name="torture.tick", exclusive=False)
 def tick(self: Any, name: str) -> None:
     """Append this execution to a list of the store, once however often the store has to be asked."""
     # Copies of one call refuse each other; two slots of one entry are two calls and may follow closely.

@@ -4,7 +4,8 @@ H1  Each (entry, slot) is enqueued at most once. Again only if its first message
     suffix that the store lost since (then the claim vanished with it).
 H2  Each slot of a rule, from the enrolled anchor on, is enqueued, unless its entry says "latest" and a later
     slot went out so late that this one was superseded: more than the failover window after it was due. What a
-    replaced rule had not dispatched yet is dropped with it.
+    replaced rule had not dispatched yet is dropped with it; and what nobody had taken from a queue when all
+    data were lost is gone, since the leader remembers that it had enqueued it.
 H3  Nothing is enqueued before its time, by the true clock and, unless that is stepped, by the store's.
 H4  The slots of an entry are enqueued in their order; and nothing under an older epoch than that of the
     newest lease that was seen before, or of a message before it in its queue; but for what H1 allows.
@@ -112,6 +113,8 @@ class _Line:
         self.last = 0
         self.slots = array("q")
         self.batches = array("q")
+        #: The newest slot that was taken before each loss of everything, and when that was.
+        self.emptied: list[tuple[int, float]] = []
 
     def replace(self, term: _Term | None, record: Mapping[str, Any]) -> None:
         """Another term begins, or none. What the queues held then may still come from the one before."""
@@ -152,6 +155,7 @@ class Verdict:
     silence: float = 0.0
     losses: list[str] = field(default_factory=list)
     again: int = 0
+    vanished: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     lateness: dict[str, Spread] = field(default_factory=dict)
     violations: list[Violation] = field(default_factory=list)
@@ -253,6 +257,9 @@ class Checker:
             line.replace(term, record)
 
     def _see_loss(self, record: Mapping[str, Any]) -> None:
+        if record["how"] == "everything":
+            for line in self._lines.values():
+                line.emptied.append((max(line.slots, default=0), record["t"]))
         again = sum(line.forget_after(record["restored"]) for line in self._lines.values())
         self._epochs.clear()
         self._newest_epoch = 0
@@ -371,6 +378,11 @@ class Checker:
         is_latest = term.entry["misfire"] == "latest"
         if is_latest and next_came is not None and next_came - slot > window:
             self.verdict.skipped += 1
+            return
+        emptied = self._lines[name].emptied
+        if any(newest < slot and self._when(slot) <= t for newest, t in emptied):
+            # Nobody had taken it: it went with the queue, and the leader knows that it had enqueued it.
+            self.verdict.vanished += 1
             return
         then = "no later slot came" if next_came is None else f"the next one came {_at(next_came)}"
         rules = f"misfire {term.entry['misfire']}, anchor {_at(term.anchor)}, every {term.period} ms"

@@ -27,7 +27,8 @@ def lines(verdict: Verdict, path: Path) -> list[str]:
     found += _lateness(verdict)
     if verdict.losses:
         found.append(
-            f"data lost {len(verdict.losses)} times, {verdict.again} slots enqueued again, all explained:"
+            f"data lost {len(verdict.losses)} times, {verdict.again} slots enqueued again, "
+            f"{verdict.vanished} gone with a queue that nobody had read, all explained:"
         )
         found += [f"  {loss}" for loss in verdict.losses]
     counters = verdict.end.get("counters", {})
