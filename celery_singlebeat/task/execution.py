@@ -36,6 +36,8 @@ from celery_singlebeat.task.workplace import Workplace, host
 #: A lock of an eager call has no other process that could wait for it.
 _EAGER_TTL = 1e9
 _EAGER_POISON_LIMIT = 2**31
+#: A success is kept for so many times `dedupe_ttl`: Redis's clock may be set forward by as much once.
+CLOCK_STEPS = 2
 
 Body = Callable[..., Any]
 T = TypeVar("T")
@@ -235,7 +237,7 @@ def _give_back(execution: Execution, lock: TaskLock) -> Released:
             caller=execution.caller,
             outcome=execution.outcome,
             hold=hold,
-            dedupe_ttl=0.0 if place.eager else rules.dedupe_ttl,
+            dedupe_ttl=0.0 if place.eager else CLOCK_STEPS * rules.dedupe_ttl,
             settle=0.0 if place.eager else lock.ttl,
         )
 

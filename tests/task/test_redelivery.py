@@ -206,3 +206,11 @@ def test_a_retry_keeps_the_entry_and_slot(crew, name):
     result = crew.send("fails", name, headers=headers)
     letter = crew.letter(result.id)
     assert (letter["entry"], letter["slot"]) == ("nightly", "2026-01-01T00:00:00+00:00")
+
+
+def test_a_finished_call_is_remembered_through_a_step_of_redis_clock_by_an_hour(crew):  # G2, G5
+    call = crew.send("adds", 1)
+    assert call.get(timeout=20) == 2
+    key = f"singlebeat:jobs:{{sb}}:call:{call.id}"
+    kept = wait_until(lambda: crew.redis.pttl(key), 10, crew.logs) / 1000
+    assert kept > 3600 + 3600 - 60  # as if the hour of `dedupe_ttl` began again after the step
