@@ -255,7 +255,9 @@ def test_an_aware_moment_is_read_in_each_of_the_forms_that_redbeat_writes():
 
 
 def test_prefix_and_server_are_those_of_redbeats_own_settings(redis_server, redis_url, redis_client):
-    there = redis_server.url(63)
+    there = redis_server.url(
+        (int(redis_url.rpartition("/")[2]) + 1) % 64
+    )  # another database than the test's own
     settings = {"redbeat_key_prefix": "r[b]*?:", "redbeat_redis_options": {"client_name": "x"}}
     theirs = make_app(there, **settings)
     save(theirs, "e", schedule(60))
