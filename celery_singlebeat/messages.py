@@ -16,6 +16,7 @@ import base64
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
 
@@ -231,3 +232,10 @@ def confirming_connection(app: Celery) -> Connection:
     connection.transport_options = options
     connection.connect_timeout = min(connection.connect_timeout or BROKER_PATIENCE, BROKER_PATIENCE)
     return connection
+
+
+def throw_away(connection: Connection | None) -> None:
+    """Close a broker connection that does not work, whatever it says to that."""
+    if connection is not None:
+        with suppress(Exception):
+            connection.release()

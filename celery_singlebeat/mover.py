@@ -15,7 +15,7 @@ from kombu import Connection, Producer
 
 from celery_singlebeat.errors import StoreUnavailable
 from celery_singlebeat.logs import logger
-from celery_singlebeat.messages import confirming_connection, send_record
+from celery_singlebeat.messages import confirming_connection, send_record, throw_away
 from celery_singlebeat.moments import Monotonic, later
 from celery_singlebeat.policy import dead_letters
 from celery_singlebeat.store.letter_ports import Parcel, Verdict
@@ -136,11 +136,7 @@ class Mover:
 
     def _disconnect(self) -> None:
         connection, self._connection, self._producer = self._connection, None, None
-        if connection is not None:
-            try:
-                connection.release()
-            except Exception:  # it is being thrown away because it does not work
-                logger.debug("closing the broker connection failed", exc_info=True)
+        throw_away(connection)
 
 
 def _age(letter: Parcel, before: datetime) -> Verdict:

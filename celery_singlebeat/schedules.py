@@ -35,7 +35,7 @@ class _Foreseen(BaseSchedule):
 
     def slot_after(self, moment: datetime) -> datetime | None:
         """The first slot later than `moment`, aware and in UTC; None: there is none."""
-        raise NotImplementedError
+        raise NotImplementedError  # both kinds below have their own; Celery's base class is no ABC
 
     def remaining_estimate(self, last_run_at: datetime) -> timedelta:
         """Time from now to the slot after `last_run_at`."""

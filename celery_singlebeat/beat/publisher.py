@@ -22,7 +22,7 @@ from kombu import Connection, Producer
 from celery_singlebeat.clock import Clock
 from celery_singlebeat.errors import NotLeader, StoreUnavailable
 from celery_singlebeat.events import Listener, PublishFailed
-from celery_singlebeat.messages import confirming_connection, send_record
+from celery_singlebeat.messages import confirming_connection, send_record, throw_away
 from celery_singlebeat.moments import Monotonic
 from celery_singlebeat.policy.leases import Term
 from celery_singlebeat.store.ports import SlotStore
@@ -159,8 +159,4 @@ class Publisher:
 
     def _disconnect(self) -> None:
         connection, self._connection, self._producer = self._connection, None, None
-        if connection is not None:
-            try:
-                connection.release()
-            except Exception:  # it is being thrown away because it does not work
-                logger.debug("closing the broker connection failed", exc_info=True)
+        throw_away(connection)

@@ -64,7 +64,7 @@ def test_the_rule_changes_with_what_its_slots_follow_from_and_with_nothing_else(
 
 class Own(BaseSchedule):
     def is_due(self, last_run_at):
-        raise NotImplementedError
+        raise NotImplementedError  # it cannot be stored, and nothing may ask it
 
 
 @pytest.mark.parametrize(

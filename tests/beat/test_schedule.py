@@ -217,6 +217,16 @@ def test_the_configuration_hides_a_dynamic_entry_of_the_same_name(bench):  # Y3
         bench.schedule.add("e", "dynamic", 0.1)
 
 
+def test_a_static_entry_that_comes_later_hides_a_dynamic_one_that_runs(bench):  # Y3
+    beat = bench.start()
+    bench.schedule.add("e", "dynamic", 0.1)
+    bench.turn_until(lambda: len(bench.slots("e")) >= 3)
+    beat.update_from_dict({"e": {"task": "static", "schedule": 0.2}})
+    bench.turn_until(lambda: len(bench.slots("e")) >= 10)
+    newest = [json.loads(text)["headers"]["task"] for text in bench.client.lrange(bench.name, 0, 3)]
+    assert set(newest) == {"static"}
+
+
 def test_a_damaged_entry_stops_no_other(bench):  # G8
     bench.schedule.add_all({name: {"task": "work", "schedule": 0.1} for name in ("good", "bad", "worse")})
     store = bench.schedule._wiring.keys.schedule
