@@ -211,9 +211,7 @@ MUTANTS = (
         "a letter that somebody else took is sent again",
         f"{LUA}/letter_move.lua",
         without_guard("letter"),
-        (
-            "tests/task/test_many_letters.py::test_operators_with_other_wishes_do_not_make_each_other_skip_letters",
-        ),
+        (f"{LETTERS}::test_a_letter_that_two_operators_chose_is_sent_once",),
     ),
     Mutant(
         "second letter",

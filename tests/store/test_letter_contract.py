@@ -10,7 +10,7 @@ from celery_singlebeat.clock import SystemClock
 from celery_singlebeat.errors import StoreUnavailable
 from celery_singlebeat.store.broker_letters import BrokerLetterStore
 from celery_singlebeat.store.keys import Keys
-from celery_singlebeat.store.letter_ports import Burial, Parcel, Receipt, Send, Verdict
+from celery_singlebeat.store.letter_ports import TAKEN, Burial, Parcel, Receipt, Send, Verdict
 from celery_singlebeat.store.lock_ports import Caller, Outcome, Stale
 from celery_singlebeat.store.memory_locks import MemoryLockStore
 from celery_singlebeat.store.redis_letters import RedisLetterStore
@@ -179,6 +179,22 @@ def test_a_replay_moves_one_letter_into_its_queue(bench):  # R3
     assert received.payload == [["ä"], {}, {}]
     assert received.headers == {"id": "b", "task": "t"}
     assert received.properties["correlation_id"] == "b"
+
+
+def test_a_letter_that_two_operators_chose_is_sent_once(redis_bench, redis_client):  # R3, guard: letter
+    for task_id in "abc":
+        redis_bench.bury(task_id)
+    queue = f"{redis_bench.queue}-target"
+    other = []
+
+    def decide(letter):
+        if not other:  # between this operator's look at the letters and its step, another takes them all
+            other.extend(redis_bench.store.sweep(lambda letter: Send(letter, queue)))
+        return Send(letter, queue)
+
+    assert [swept.problem for swept in redis_bench.store.sweep(decide)] == [TAKEN] * 3
+    assert [swept.done for swept in other] == [True] * 3
+    assert sum(redis_client.llen(key) for key in redis_client.keys(f"{queue}*")) == 3  # one list a priority
 
 
 def _sends(letter, message, queue):
