@@ -1,7 +1,8 @@
 """The task base class: a lock around each execution, backoff between attempts, dead letters at the end.
 
 T1  The lock is taken and given back around the body, not in Celery's hooks, which are skipped for
-    Ignore, Reject and Retry. However the body ends, the lock is given back.
+    Ignore, Reject and Retry. However the body is reached, it is under its lock; however it ends, the lock
+    is given back.
 T2  An execution costs two round trips to the store: one before the body and one after it. Renewal is a
     thread of the process, shared by all its locks.
 T3  Whether a lock is still held is judged by this process's own monotonic clock, from before the

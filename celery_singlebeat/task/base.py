@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any, ClassVar
@@ -11,10 +10,11 @@ from celery import Celery, Task
 from celery.app.task import Context
 from celery.exceptions import Retry
 from celery.utils.serialization import raise_with_context
-from typing_extensions import Self
 
+from celery_singlebeat.errors import SettingsError
 from celery_singlebeat.task import workers
-from celery_singlebeat.task.execution import Execution, perform
+from celery_singlebeat.task.bodies import guard_body, has_body, stands_alone
+from celery_singlebeat.task.execution import Body, Execution, is_under_way, perform
 from celery_singlebeat.task.holding import NoLock, TaskLock
 from celery_singlebeat.task.overlap import run_of
 from celery_singlebeat.task.retries import send_retry
@@ -95,29 +95,28 @@ class SingleBeatTask(Task):  # type: ignore[type-arg]
 
     _singlebeat_rules: ClassVar[dict[bool, TaskRules]] = {}
 
-    def __new__(cls, *_args: Any, **_kwargs: Any) -> Self:
-        """Make a task whose `run` takes the lock."""
-        # `run` is wrapped on the instance: outside of whatever classes in between do in `run` or
-        # `__call__`, and inside of nothing, so that the tracer of a worker and `self.run` meet it alike.
-        task = super().__new__(cls)
-        task.__dict__["run"] = _guarded(task)
-        return task
+    #: Celery's own autoretry wraps a task once: where it finds this name it has done so.
+    _orig_run = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Guard the body that this class defines or gets from a class beside this one."""
+        super().__init_subclass__(**options)
+        guard_body(cls, _under_lock)
 
     @classmethod
     def bind(cls, app: Celery) -> Celery:
         """Connect to an app; raises `SettingsError` for an attribute that cannot work."""
         bound: Celery = super().bind(app)
-        if getattr(cls, "run", None) is not Task.run:
+        if stands_alone(cls):
+            raise SettingsError(
+                f"task {cls.name}: its __call__ stands in for the body, and so would run without its lock; "
+                "name the body run, and call self.run or super().__call__ from __call__"
+            )
+        if has_body(cls):
+            guard_body(cls, _under_lock)  # `task_annotations` may have put something around it
             read_rules(cls, BARE_SETTINGS)
             workers.expect(app)
         return bound
-
-    @property
-    def _orig_run(self) -> Any:
-        """The body. Celery's own autoretry wraps a task once: where it finds this name it has done so."""
-        kind = type(self)
-        run = next(vars(each)["run"] for each in kind.__mro__ if "run" in vars(each))
-        return run.__get__(self, kind)
 
     # -- in the body ----------------------------------------------------------------------------
 
@@ -204,27 +203,21 @@ class SingleBeatTask(Task):  # type: ignore[type-arg]
         return rules
 
 
-def _guarded(task: Any) -> Any:
-    """The body of a task, under its lock when a delivery calls it."""
-
-    @functools.wraps(getattr(type(task), "run"))  # noqa: B009 - abstract tasks have one too
-    def run(*args: Any, **kwargs: Any) -> Any:
-        body = task._orig_run  # noqa: SLF001 - the class's own
-        request = task._delivery()  # noqa: SLF001
-        if request is None or getattr(request, "singlebeat", None) is not None:
-            # Called directly, perhaps from the body of a running call, whose lock it is under.
-            return body(*args, **kwargs)
-        app = task.app
-        place = in_place(app) if request.is_eager else at_work(app)
-        with run_of(request, app):
-            return perform(
-                task,
-                request,
-                rules=task._rules(place),  # noqa: SLF001
-                place=place,
-                body=body,
-                args=args,
-                kwargs=kwargs,
-            )
-
-    return run
+def _under_lock(task: Any, body: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run the body of a task: under its lock when a delivery calls it, and as it is otherwise."""
+    request = task._delivery() if isinstance(task, SingleBeatTask) else None  # noqa: SLF001 - our own
+    if request is None or is_under_way(request):
+        # Called directly, perhaps from the body of a running call, whose lock it is under.
+        return body(*args, **kwargs)
+    app = task.app
+    place = in_place(app) if request.is_eager else at_work(app)
+    with run_of(request, app):
+        return perform(
+            task,
+            request,
+            rules=task._rules(place),  # noqa: SLF001 - our own
+            place=place,
+            body=body,
+            args=args,
+            kwargs=kwargs,
+        )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -60,6 +61,8 @@ class Execution:
     #: Whether callbacks, a chain or a chord follow this call.
     leads_on: bool = False
     outcome: Outcome = Outcome.NONE
+    #: Whether its body has ended. Another run of the body in the same delivery asks for the lock anew.
+    has_ended: bool = False
 
     @property
     def locks(self) -> LockStore:
@@ -97,8 +100,8 @@ def perform(
         if rules.on_lock_error != "run":
             _undo(execution, key, token, ttl)
         conflicts.without_answer(task, request, rules, place, caller=caller, error=error)
-        attach(request, execution)
-        return _run(task, execution, body, args, kwargs)
+        with _under_way(request, execution):
+            return _run(task, execution, body, args, kwargs)
     if isinstance(answer, Taken):
         return conflicts.give_way(task, request, rules, place, caller=caller, key=key, taken=answer)
     if isinstance(answer, Finished):
@@ -122,7 +125,8 @@ def perform(
         ttl=ttl,
         asked_at=asked_at,
     )
-    return _run_locked(task, request, execution, execution.lock, body=body, args=args, kwargs=kwargs)
+    with _under_way(request, execution):
+        return _run_locked(task, request, execution, execution.lock, body=body, args=args, kwargs=kwargs)
 
 
 def _acquire(execution: Execution, key: str, token: str, ttl: float) -> Answer:
@@ -161,7 +165,6 @@ def _run_locked(
     kwargs: dict[str, Any],
 ) -> Any:
     place, caller = execution.place, execution.caller
-    attach(request, execution)
     if not place.eager:
         heartbeat().watch(lock, place.tell)
     try:
@@ -251,9 +254,20 @@ def _give_back(execution: Execution, lock: TaskLock) -> Released:
     return released
 
 
-def attach(request: Context, execution: Execution) -> None:
+def is_under_way(request: Context) -> bool:
+    """Whether the body of this delivery runs now."""
+    execution: Execution | None = getattr(request, "singlebeat", None)
+    return execution is not None and not execution.has_ended
+
+
+@contextmanager
+def _under_way(request: Context, execution: Execution) -> Iterator[None]:
     """Keep the execution on its request, where the body and the hooks find it."""
     request.__dict__["singlebeat"] = execution
+    try:
+        yield
+    finally:
+        execution.has_ended = True
 
 
 def _twice(ask: Callable[[], T]) -> T:

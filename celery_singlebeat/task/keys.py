@@ -10,6 +10,7 @@ from typing import Any
 from celery_singlebeat.errors import LockKeyError, SettingsError
 from celery_singlebeat.policy import lock_keys
 from celery_singlebeat.policy.lock_keys import Unspeakable
+from celery_singlebeat.task.bodies import body_of
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -50,7 +51,7 @@ class Parameters:
 
 def parameters_of(task_class: type) -> Parameters:
     """The parameters of the `run` that a task class defines."""
-    run = inspect.getattr_static(task_class, "run")
+    run = body_of(task_class)
     is_method = not isinstance(run, staticmethod)
     function = run if is_method else run.__func__
     return Parameters(

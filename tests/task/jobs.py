@@ -78,6 +78,37 @@ def once_each(self, name, number, seconds=0.0):
     return number
 
 
+class Bypassing(SingleBeatTask):
+    abstract = True
+
+    def __call__(self, *args, **kwargs):
+        return type(self).run(self, *args, **kwargs)
+
+
+class InFront:
+    def __call__(self, *args, **kwargs):
+        return self.run(*args, **kwargs)
+
+
+class Mixed(InFront, SingleBeatTask):
+    abstract = True
+
+
+_bypassing = {"bind": True, "lock_ttl": TTL, "lock_on": ("name",), "on_conflict": "retry"}
+
+
+@app.task(base=Bypassing, conflict_countdown=0.05, **_bypassing)
+def bypasses(self, name, number):
+    with Inside(name):
+        note(name, str(self.lock.fence))
+
+
+@app.task(base=Mixed, conflict_countdown=0.05, **_bypassing)
+def mixes(self, name, number):
+    with Inside(name):
+        note(name, str(self.lock.fence))
+
+
 @task(lock_on=("name",))
 def hold(self, name, seconds, who=""):
     """Holds its lock until `seconds` are over or the key `go:<name>` is there."""

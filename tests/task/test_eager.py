@@ -264,7 +264,6 @@ def test_a_class_based_task_locks_and_retries(app):
 
     task = app.register_task(Counts())
     assert task.apply((5,)).get() == (2, True, 5)
-    assert task.run.__wrapped__ is Counts.run
 
 
 def test_a_subclass_that_calls_its_base_takes_one_lock(app):
@@ -289,21 +288,6 @@ def test_a_subclass_that_calls_its_base_takes_one_lock(app):
     keys = app.register_task(Leaf()).apply((1,)).get()
     assert len(keys) == 3
     assert len(set(keys)) == 1
-
-
-@pytest.mark.parametrize("through", ["run", "super"])
-def test_a_base_class_with_its_own_call_still_locks(app, through):
-    class Wrapped(SingleBeatTask):
-        abstract = True
-
-        def __call__(self, *args, **kwargs):
-            return self.run(*args, **kwargs) if through == "run" else super().__call__(*args, **kwargs)
-
-    @app.task(base=Wrapped, bind=True, max_retries=1)
-    def look(self, x):
-        return self.lock.held, was_skipped(look.apply((x,)).get())
-
-    assert look.apply((1,)).get() == (True, True)
 
 
 def test_an_argument_of_any_size_makes_a_key_of_one_length(app):  # K3

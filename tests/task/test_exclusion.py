@@ -24,6 +24,16 @@ def test_two_hundred_calls_on_one_key_never_run_two_bodies_at_once(crew, name): 
     wait_until(lambda: not crew.lock("once_each"))
 
 
+@pytest.mark.parametrize("task", ["bypasses", "mixes"])
+def test_a_call_of_its_own_that_bypasses_ours_still_locks(crew, name, task):  # G6, T1
+    for number in range(40):
+        crew.send(task, name, number, ignore_result=True)
+    fences = [int(text) for text in crew.await_events(name, 40, timeout=60)]
+    assert crew.highest(name) == 1
+    assert fences == sorted(set(fences))
+    assert fences[0] > 0
+
+
 def test_an_execution_costs_two_round_trips(make_crew, name):  # T2
     crew = make_crew(task_ignore_result=True)
     crew.start(concurrency=1)
