@@ -14,11 +14,11 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import endings, failover, locks, locks_report, report, rest, takeover, waves
+from benchmarks import endings, failover, locks, locks_report, report, rest, takeover, throughput, waves
 from benchmarks.figures import Check
 from celery_singlebeat.testing.servers import EmbeddedRedis
 
-PARTS = ("dispatch", "failover", "takeover", "crowd", "idle", "steady", "locks", "endings")
+PARTS = ("dispatch", "failover", "takeover", "crowd", "idle", "steady", "locks", "throughput", "endings")
 #: Whose versions are printed.
 PACKAGES = (
     "celery",
@@ -52,6 +52,8 @@ class Size:
     contenders: tuple[int, ...] = (1, 100)
     pairs: int = 300
     tasks: int = 500
+    #: Calls of each kind in a round of throughput.
+    calls: int = 300
 
 
 FULL = Size(
@@ -68,6 +70,7 @@ FULL = Size(
     (1, 100, 1_000, 5_000),
     2_000,
     100_000,
+    10_000,
 )
 #: The peers need seconds for a frozen leader, so the quick run freezes none of theirs.
 QUICK = Size(300, 1, ("SIGKILL", "SIGTERM"), 1, False, 1, 6, 1.0, (takeover.REPLICAS,), 1000)
@@ -161,6 +164,12 @@ def _locks(size: Size, parts: Sequence[str], console: Console, found: dict[str, 
         checks += locks_report.flatness_checks(flat)
         console.print(locks_report.contention_table(pairs, memory))
         console.print(locks_report.flatness_table(flat))
+    if "throughput" in parts:
+        rates = throughput.throughput(calls=size.calls)
+        found["throughput"] = [asdict(each) for each in rates]
+        if size.calls >= throughput.FEWEST_CALLS:
+            checks += throughput.checks(rates)
+        console.print(throughput.table(rates))
     if "endings" in parts:
         rows = endings.measure(endings=endings.ENDINGS if size.tasks >= FULL.tasks else endings.ENDINGS[:2])
         found["endings"] = {name: [asdict(row) for row in each] for name, each in rows.items()}

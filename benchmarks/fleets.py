@@ -293,6 +293,17 @@ def strike(beat: Beat, number: signal.Signals) -> None:
     os.kill(beat.pid, number)
 
 
+def cpu(pid: int) -> float:
+    """Seconds of processor that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def children(pid: int) -> list[int]:
+    """Process ids of the children of a process."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 def resident(pid: int) -> int:
     """Resident memory of a process in bytes."""
     status = Path(f"/proc/{pid}/status")

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
-import sys
-import tempfile
 import threading
 import time
 import uuid
@@ -20,6 +16,8 @@ import redis
 from redis.exceptions import LockNotOwnedError
 
 from benchmarks.fleets import resident
+from benchmarks.queues import enqueue, wait_until_empty
+from benchmarks.workers import processes, working
 from celery_singlebeat.store.keys import Keys
 from celery_singlebeat.store.lock_ports import Caller, Granted, Outcome
 from celery_singlebeat.store.redis_locks import RedisLockStore
@@ -97,8 +95,8 @@ def _store(server: EmbeddedRedis) -> RedisLockStore:
     return RedisLockStore(lambda: _connect(server), Keys("bench"))
 
 
-def _caller(number: int) -> Caller:
-    return Caller(task="bench.job", task_id=f"{number}-{uuid.uuid4().hex[:8]}", host="host", pid=1)
+def _caller(run: str, number: int) -> Caller:
+    return Caller(task="bench.job", task_id=f"{run}-{number}", host="host", pid=1)
 
 
 def _holder(server: EmbeddedRedis, name: str) -> Callable[[str, int], object]:
@@ -106,7 +104,9 @@ def _holder(server: EmbeddedRedis, name: str) -> Callable[[str, int], object]:
         client = _connect(server)
         return lambda key, _: client.lock(key, timeout=TTL).acquire(blocking=False)
     store = _store(server)
-    return lambda key, n: store.acquire(key, uuid.uuid4().hex, ttl=TTL, caller=_caller(n), poison_limit=5)
+    return lambda key, n: store.acquire(
+        key, uuid.uuid4().hex, ttl=TTL, caller=_caller("held", n), poison_limit=5
+    )
 
 
 def _pair(server: EmbeddedRedis, name: str) -> Pair:
@@ -123,10 +123,10 @@ def _pair(server: EmbeddedRedis, name: str) -> Pair:
             return True
 
         return theirs
-    store = _store(server)
+    store, run = _store(server), uuid.uuid4().hex
 
     def ours(key: str, number: int) -> bool:
-        token, caller = uuid.uuid4().hex, _caller(number)
+        token, caller = uuid.uuid4().hex, _caller(run, number)
         if not isinstance(store.acquire(key, token, ttl=TTL, caller=caller, poison_limit=5), Granted):
             return False
         store.release(key, token, caller=caller, outcome=Outcome.SUCCESS, dedupe_ttl=1.0)
@@ -138,7 +138,7 @@ def _pair(server: EmbeddedRedis, name: str) -> Pair:
 def _contend(server: EmbeddedRedis, name: str, contenders: int, *, is_shared: bool, pairs: int) -> Contention:
     pair, waiting, guard = _pair(server, name), list(range(pairs)), threading.Lock()
     times: list[float] = []
-    pair("warm", 0)
+    pair("warm", -1)
 
     def work() -> None:
         while True:
@@ -171,96 +171,38 @@ def _contend(server: EmbeddedRedis, name: str, contenders: int, *, is_shared: bo
 
 # Many tasks
 
-APP = """
-import os
-from celery import Celery
-from celery_singlebeat import SingleBeatTask
-
-app = Celery("flat", broker=os.environ["BROKER"])
-app.conf.update(
-    task_ignore_result=True,
-    worker_prefetch_multiplier=64,
-    broker_connection_retry_on_startup=True,
-    singlebeat_dedupe_ttl=2.0,
-)
-
-
-@app.task(base=SingleBeatTask, name="flat.job", lock_on=("number",))
-def job(number):
-    pass
-"""
 #: Seconds after which nothing is left of a finished call.
 SETTLE = 3.0
 
 
 def flatness(*, tasks: int, workers: int = 2) -> Flatness:
     """`tasks` locked tasks through some workers, after a fifth of that to warm up."""
-    with EmbeddedRedis() as server, tempfile.TemporaryDirectory() as folder, server.client() as client:
-        (Path(folder) / "flat.py").write_text(APP)
-        argv = [sys.executable, "-m", "celery", "-A", "flat", "worker", "-c", "1", "-l", "WARNING"]
-        argv += ["--without-mingle", "--without-gossip", "--without-heartbeat"]
-        fleet = [
-            ManagedProcess(
-                [*argv, "-n", f"flat{number}@%h"], cwd=Path(folder), env={"BROKER": server.url()}
-            ).start()
-            for number in range(workers)
-        ]
-        try:
-            _run(client, server, range(max(200, tasks // 5)))
-            before = _sizes(fleet, client)
-            took = _run(client, server, range(tasks))
-            after = _sizes(fleet, client)
-        finally:
-            for worker in fleet:
-                worker.kill()
+    with EmbeddedRedis() as server, server.client() as client, working(server, number=workers) as fleet:
+        _run(client, server, range(max(200, tasks // 5)))
+        before = _sizes(fleet, client)
+        took = _run(client, server, range(tasks))
+        after = _sizes(fleet, client)
     files, threads, memory, keys = zip(before, after, strict=True)
     return Flatness(tasks, tasks / took, files, threads, memory, keys)
 
 
 def _run(client: redis.Redis, server: EmbeddedRedis, numbers: Sequence[int]) -> float:
-    """Fill the queue and wait until all of it is acknowledged; the seconds that took."""
-    template = _message(server)
+    """Fill the queue and wait until all of it is acknowledged; the seconds that the workers took."""
+    enqueue(server, "locked", numbers)
     begun = time.monotonic()
-    with client.pipeline(transaction=False) as pipe:
-        for number in numbers:
-            body = base64.b64encode(json.dumps([[number], {}, {}]).encode()).decode()
-            pipe.lpush("celery", template.replace("THE-ID", str(uuid.uuid4())).replace("THE-BODY", body))
-            if number % 1000 == 999:
-                pipe.execute()
-        pipe.execute()
-    wait_until(lambda: not client.llen("celery") and not client.hlen("unacked"), 600, interval=0.05)
+    wait_until_empty(client)
     took = time.monotonic() - begun
     # Finished calls are remembered for a while, and then no more.
     wait_until(lambda: next(client.scan_iter("*:call:*", count=1000), None) is None, 60, interval=0.2)
     return took
 
 
-def _message(server: EmbeddedRedis) -> str:
-    """A message as Celery sends it, with marks in the place of its id and its body."""
-    from celery import Celery  # noqa: PLC0415
-
-    with Celery("flat", broker=server.url(), set_as_current=False) as app, server.client() as client:
-        app.send_task("flat.job", (0,), task_id="THE-ID", queue="template")
-        raw: Any = client.rpop("template")
-    message = json.loads(raw)
-    message["body"] = "THE-BODY"
-    message["properties"]["delivery_tag"] = "THE-ID"
-    message["properties"]["delivery_info"]["routing_key"] = "celery"
-    return json.dumps(message)
-
-
 def _sizes(fleet: Sequence[ManagedProcess], client: redis.Redis) -> tuple[int, int, int, int]:
     """Open files, threads and resident bytes of all processes of the workers, and the keys in Redis."""
     time.sleep(SETTLE)
     files = threads = memory = 0
-    for worker in fleet:
-        for pid in (worker.pid, *_children(worker.pid)):
-            files += len(list(Path(f"/proc/{pid}/fd").iterdir()))
-            threads += len(list(Path(f"/proc/{pid}/task").iterdir()))
-            memory += resident(pid)
+    for pid in processes(fleet):
+        files += len(list(Path(f"/proc/{pid}/fd").iterdir()))
+        threads += len(list(Path(f"/proc/{pid}/task").iterdir()))
+        memory += resident(pid)
     return files, threads, memory, int(client.dbsize())
-
-
-def _children(pid: int) -> list[int]:
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return [int(child) for child in text.split()]

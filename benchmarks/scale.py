@@ -10,20 +10,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import sys
 import time
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from typing_extensions import override
 
 from benchmarks.figures import Check
-from benchmarks.fleets import QUEUE, Fleet, SingleBeatFleet, resident, strike
+from benchmarks.fleets import QUEUE, Fleet, SingleBeatFleet, cpu, resident, strike
 from benchmarks.report import checks_table
 
 APP = """
@@ -50,7 +48,6 @@ app.conf.beat_schedule = dict(_entries())
 """
 #: Seconds of rest over which idle cost is measured, and after which a beat counts as settled.
 REST = 10.0
-_TICK = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(slots=True)
@@ -109,12 +106,6 @@ class _Stock(_Big, Fleet):
     @override
     def leader(self) -> Any:
         return self.beats[0]
-
-
-def cpu(pid: int) -> float:
-    """Seconds of processor that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICK
 
 
 def rest(pid: int) -> float:

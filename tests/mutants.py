@@ -189,7 +189,7 @@ MUTANTS = (
         "lock turn",
         "a call slips in before the one that comes next",
         f"{LUA}/lock_pass.lua",
-        replaced("if not coming[1] then", "if true then"),
+        replaced("if not next then", "if true then"),
         (f"{LOCKS}::test_however_the_holder_ends_the_key_is_kept_for_the_one_that_comes_next",),
     ),
     Mutant(

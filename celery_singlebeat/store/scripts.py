@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import inspect
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +12,6 @@ from importlib.resources import files
 from typing import Any
 
 import redis
-from redis.commands.core import Script
 
 from celery_singlebeat.errors import StoreUnavailable
 
@@ -57,12 +58,40 @@ class Scripts:
 
     def __init__(self, client: redis.Redis) -> None:
         self.client = client
-        self._registered: dict[str, Script] = {}
 
     def run(self, name: str, keys: Sequence[str], args: Sequence[Argument]) -> Any:
         """Run lua/`name`.lua in one step; raises `StoreUnavailable`."""
-        script = self._registered.get(name)
-        if script is None:
-            script = self._registered[name] = self.client.register_script(source(name))
+        words = (len(keys), *keys, *args)
         with answers(name):
-            return script(keys=list(keys), args=list(args))
+            try:
+                return self._ask("EVALSHA", _digest(name), *words)
+            except redis.exceptions.NoScriptError:
+                return self._ask("EVAL", source(name), *words)
+
+    def _ask(self, *words: Argument) -> Any:
+        """One command over a connection of the pool.
+
+        `execute_command` does the same for half as much time again, which it spends on retries that
+        `connect` switches off. Whatever interrupts it, the connection closes itself, as there.
+        """
+        pool = self.client.connection_pool
+        connection: Any = pool.get_connection(*_COMMAND)
+        try:
+            connection.send_command(*words)
+            return connection.read_response()
+        finally:
+            pool.release(connection)
+
+
+@functools.cache
+def _digest(name: str) -> str:
+    return hashlib.sha1(source(name).encode(), usedforsecurity=False).hexdigest()
+
+
+#: Before redis-py 5.3 a pool wants to know for which command; since then it warns if it is told.
+_COMMAND = (
+    ("EVALSHA",)
+    if inspect.signature(redis.ConnectionPool.get_connection).parameters["command_name"].default
+    is inspect.Parameter.empty
+    else ()
+)

@@ -33,8 +33,14 @@
 -- Safe to send again: the lock's own token gets its own grant, and the delivery counts once.
 -- with: lock_pass
 local t = redis.call('TIME')
-local call = redis.call('HMGET', KEYS[3], 'token', 'finished', 'continued', 'replays', 'attempt', 'buried',
-  'deliveries', 'failed', 'replaced')
+local call, lock = {}, {}
+if redis.call('EXISTS', KEYS[1], KEYS[3]) > 0 then
+  -- Else a free lock and a call that never ran, as nearly always.
+  call = redis.call('HMGET', KEYS[3], 'token', 'finished', 'continued', 'replays', 'attempt', 'buried',
+    'deliveries', 'failed', 'replaced')
+  lock = redis.call('HMGET', KEYS[1], 'token', 'task_id', 'waiting', 'fence', 'since', 'next', 'next_task',
+    'task', 'host', 'pid')
+end
 local own = ARGV[1]
 local known, replays = tonumber(call[4]) or 0, tonumber(ARGV[8])
 
@@ -60,8 +66,6 @@ if settling > 0 then
 end
 -- end guard
 
-local lock = redis.call('HMGET', KEYS[1], 'token', 'task_id', 'waiting', 'fence', 'since', 'next',
-  'next_task', 'task')
 local mine, waiting, ruling, turn = lock[1] == own, lock[3], ARGV[12], ARGV[14]
 local free = not lock[1] or mine or (waiting and lock[2] == ARGV[3])
 if free and ruling == 'refused' then
@@ -106,12 +110,11 @@ end
 
 -- guard: holder
 if not free then
-  local rest = redis.call('HMGET', KEYS[1], 'host', 'pid')
   if lock[2] ~= ARGV[3] then
     redis.call('HINCRBY', KEYS[4], 'lock_conflicts:' .. ARGV[4], 1)
   end
   return {'held', redis.call('PTTL', KEYS[1]), waiting and 1 or 0, lock[8] or '', lock[2] or '',
-    rest[1] or '', rest[2] or '', lock[5] or '0', lock[4] or '0', follows}
+    lock[9] or '', lock[10] or '', lock[5] or '0', lock[4] or '0', follows}
 end
 -- end guard
 
@@ -120,14 +123,16 @@ if call[1] ~= own then
   -- guard: poison
   if deliveries >= tonumber(ARGV[9]) then
     if lock[1] then
-      pass_on(KEYS[1])
+      pass_on(KEYS[1], lock[6])
     end
     return {'poison', deliveries}
   end
   -- end guard
   deliveries = deliveries + 1
 end
-redis.call('HDEL', KEYS[3], 'failed')
+if call[8] then
+  redis.call('HDEL', KEYS[3], 'failed')
+end
 redis.call('HSET', KEYS[3], 'deliveries', deliveries, 'token', own, 'lock', KEYS[1], 'replays', ARGV[8])
 redis.call('PEXPIRE', KEYS[3], ARGV[10])
 
@@ -136,14 +141,14 @@ if mine then
   return {'granted', lock[4], lock[5], deliveries}
 end
 
-local fence = redis.call('INCR', KEYS[2])
-local least = math.max(t[1] * 1000000 + t[2], tonumber(ARGV[13]))
-if fence < least then
-  -- Grows also after the counter was lost with the data.
-  fence = least
-  redis.call('SET', KEYS[2], string.format('%.0f', fence))
-end
+-- The time, so that fences grow also after the counter was lost with the data.
+local fence = math.max(t[1] * 1000000 + t[2], tonumber(ARGV[13]))
 local text = string.format('%.0f', fence)
+local last = tonumber(redis.call('SET', KEYS[2], text, 'GET') or 0)
+if last >= fence then
+  text = string.format('%.0f', last + 1)
+  redis.call('SET', KEYS[2], text)
+end
 local since = string.format('%.0f', t[1] * 1000 + math.floor(t[2] / 1000))
 if lock[1] then
   redis.call('HDEL', KEYS[1], 'waiting', 'stop')

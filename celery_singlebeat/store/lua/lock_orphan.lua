@@ -12,7 +12,7 @@ local deliveries = tonumber(call[2]) or 0
 if not call[1] then
   return {0, deliveries}
 end
-local lock = redis.call('HMGET', call[1], 'task_id', 'host', 'pid', 'waiting', 'token', 'stop')
+local lock = redis.call('HMGET', call[1], 'task_id', 'host', 'pid', 'waiting', 'token', 'stop', 'next')
 -- guard: owner
 if lock[1] ~= ARGV[1] or lock[2] ~= ARGV[2] or lock[3] ~= ARGV[3] or lock[4] then
   return {0, deliveries}
@@ -20,7 +20,7 @@ end
 -- end guard
 -- Its call is delivered again. That one goes first, unless it was to be replaced.
 if lock[6] then
-  pass_on(call[1])
+  pass_on(call[1], lock[7])
 else
   redis.call('DEL', call[1])
 end

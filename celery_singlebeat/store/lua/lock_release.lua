@@ -21,7 +21,7 @@
 -- The outcome is the call's, so it is noted also when the lock was lost meanwhile.
 -- with: lock_pass
 local outcome = ARGV[2]
-local owner = redis.call('HMGET', KEYS[1], 'token', 'task_id', 'waiting', 'stop')
+local owner = redis.call('HMGET', KEYS[1], 'token', 'task_id', 'waiting', 'stop', 'next')
 local replaced = 0
 local released, again = 0, 0
 -- guard: owner
@@ -40,7 +40,7 @@ if released == 0 then
     -- The call is delivered again. That one goes first.
     redis.call('DEL', KEYS[1])
   else
-    pass_on(KEYS[1])
+    pass_on(KEYS[1], owner[5])
   end
 end
 
