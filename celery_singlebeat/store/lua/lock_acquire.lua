@@ -32,7 +32,6 @@
 -- `waiting` is 1 while a lock is kept for the next attempt of its call, 2 while for the call that comes next.
 -- Safe to send again: the lock's own token gets its own grant, and the delivery counts once.
 -- with: lock_pass
-local t = redis.call('TIME')
 local call, lock = {}, {}
 if redis.call('EXISTS', KEYS[1], KEYS[3]) > 0 then
   -- Else a free lock and a call that never ran, as nearly always.
@@ -60,9 +59,12 @@ end
 
 -- guard: settling
 -- It failed just now, and whoever ran it has still to bury it: until then it counts as held.
-local settling = (tonumber(call[8]) or 0) - (t[1] * 1000 + math.floor(t[2] / 1000))
-if settling > 0 then
-  return {'held', settling, 0, ARGV[4], ARGV[3], '', '', '0', '0', 0}
+if call[8] then
+  local t = redis.call('TIME')
+  local settling = tonumber(call[8]) - (t[1] * 1000 + math.floor(t[2] / 1000))
+  if settling > 0 then
+    return {'held', settling, 0, ARGV[4], ARGV[3], '', '', '0', '0', 0}
+  end
 end
 -- end guard
 
@@ -141,6 +143,7 @@ if mine then
   return {'granted', lock[4], lock[5], deliveries}
 end
 
+local t = redis.call('TIME')
 -- The time, so that fences grow also after the counter was lost with the data.
 local fence = math.max(t[1] * 1000000 + t[2], tonumber(ARGV[13]))
 local text = string.format('%.0f', fence)
