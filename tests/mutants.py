@@ -18,6 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from celery_singlebeat.testing.programs import ServerNotFoundError, find_postgres, find_redis_server
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -30,6 +32,8 @@ class Mutant:
     file: str
     change: Callable[[str], str]
     killers: tuple[str, ...]
+    #: Finds the server that the killers need, or raises `ServerNotFoundError`.
+    server: Callable[[], Path] = find_redis_server
 
 
 def without_guard(name: str) -> Callable[[str], str]:
@@ -57,6 +61,8 @@ SLOTS, LEASES = "tests/store/test_slot_contract.py", "tests/store/test_lease_con
 LOCKS = "tests/store/test_lock_contract.py"
 SCHEDULE = "tests/store/test_schedule_contract.py"
 LETTERS, WAITING = "tests/store/test_letter_contract.py", "tests/store/test_waiting_contract.py"
+REDLOCK, POSTGRES = "celery_singlebeat/store/redlock.py", "celery_singlebeat/store/postgres_locks.py"
+VOTES, SESSIONS = "tests/store/test_redlock.py", "tests/store/test_postgres_locks.py"
 MACHINE = "tests/store/test_lock_machine.py::test_three_clients_of"
 
 MUTANTS = (
@@ -234,11 +240,100 @@ MUTANTS = (
         without_guard("rank"),
         (f"{WAITING}::test_a_worker_rests_while_a_beat_moves",),
     ),
+    Mutant(
+        "redlock owner",
+        "a server gives its vote twice",
+        f"{LUA}/redlock_acquire.lua",
+        without_guard("owner"),
+        (f"{VOTES}::test_two_votes_of_five_are_no_lock_and_are_given_back",),
+    ),
+    Mutant(
+        "redlock release owner",
+        "a vote that is another's is given back",
+        f"{LUA}/redlock_release.lua",
+        without_guard("owner"),
+        (f"{VOTES}::test_only_the_exact_token_renews_and_releases",),
+    ),
+    Mutant(
+        "redlock renewal owner",
+        "a vote that is another's is extended",
+        f"{LUA}/redlock_renew.lua",
+        without_guard("owner"),
+        (f"{VOTES}::test_only_the_exact_token_renews_and_releases",),
+    ),
+    Mutant(
+        "redlock quorum",
+        "two of five servers are enough",
+        REDLOCK,
+        replaced("len(connect) // 2 + 1", "len(connect) // 2"),
+        (f"{VOTES}::test_two_votes_of_five_are_no_lock_and_are_given_back",),
+    ),
+    Mutant(
+        "redlock validity",
+        "a lock that took its ttl to be granted counts",
+        REDLOCK,
+        replaced("later(asked_at, ttl - margin(ttl))", "later(self._clock.monotonic(), ttl)"),
+        (f"{VOTES}::test_a_lock_counts_from_before_the_first_request_less_the_drift",),
+    ),
+    Mutant(
+        "redlock drift",
+        "a lock counts until the slowest clock says that it ends",
+        REDLOCK,
+        replaced("later(asked_at, ttl - margin(ttl))", "later(asked_at, ttl)"),
+        (f"{VOTES}::test_a_lock_counts_from_before_the_first_request_less_the_drift",),
+    ),
+    Mutant(
+        "redlock give back",
+        "what a minority granted keeps others off",
+        REDLOCK,
+        replaced("        self._tell_all(self._without_vote(key, token))\n        if", "        if"),
+        (f"{VOTES}::test_two_votes_of_five_are_no_lock_and_are_given_back",),
+    ),
+    Mutant(
+        "redlock fence",
+        "a fence is used that no majority has noted",
+        REDLOCK,
+        replaced("notes_fences = True", "notes_fences = False"),
+        (f"{VOTES}::test_a_grant_whose_fence_no_majority_notes_does_not_count",),
+    ),
+    Mutant(
+        "postgresql renewal owner",
+        "a session is told that it holds what another one holds",
+        POSTGRES,
+        replaced(" and l.pid = pg_backend_pid()", ""),
+        (f"{SESSIONS}::test_a_connection_that_lives_and_holds_the_key_no_more_is_no_holder",),
+        find_postgres,
+    ),
+    Mutant(
+        "postgresql ttl",
+        "a holder that is cut off keeps its key for ever",
+        POSTGRES,
+        replaced("self._number(key), _millis(ttl), _KEEP", "self._number(key), _KEEP_MILLIS, _KEEP"),
+        (f"{SESSIONS}::test_a_holder_that_is_cut_off_keeps_its_key_for_its_ttl",),
+        find_postgres,
+    ),
+    Mutant(
+        "postgresql retry",
+        "a lock whose answer was lost holds off its own caller",
+        POSTGRES,
+        replaced("        self._end_doubtful(token, deadline)\n", ""),
+        (f"{SESSIONS}::test_the_lost_answer_to_an_acquisition_is_asked_for_again",),
+        find_postgres,
+    ),
+    Mutant(
+        "postgresql fork",
+        "a child believes that it holds what its parent holds",
+        POSTGRES,
+        replaced('if hasattr(os, "register_at_fork"):', "if False:"),
+        (f"{SESSIONS}::test_a_child_leaves_the_connections_of_its_parent_alone",),
+        find_postgres,
+    ),
 )
 
 
 def verdict(mutant: Mutant) -> str:
-    """What became of a mutant: "killed", or why not."""
+    """What became of a mutant: "killed", or why not. Raises `ServerNotFoundError`."""
+    mutant.server()
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "project"
         leave_out = shutil.ignore_patterns(".git", ".venv", "*cache*", "*.egg-info", "build", "dist")
@@ -269,9 +364,12 @@ def main() -> int:
     alive = 0
     for mutant in MUTANTS:
         if mutant.name in wanted:
-            found = verdict(mutant)
+            try:
+                found = verdict(mutant)
+            except ServerNotFoundError as error:
+                found = f"not judged: {error}"
             alive += found != "killed"
-            print(f"{mutant.name:22s} {found:8s} without it, {mutant.harm}")
+            print(f"{mutant.name:24s} {found:8s} without it, {mutant.harm}")
     return 1 if alive else 0
 
 

@@ -86,6 +86,17 @@ def test_a_restart_of_the_server_frees_every_lock_and_their_holders_learn(postgr
     assert isinstance(two.acquire("k", "b", ttl=60), Won)
 
 
+def test_a_connection_that_lives_and_holds_the_key_no_more_is_no_holder(make_backend):  # N3, Q2
+    one, two = make_backend(), make_backend()
+    one.acquire("k", "a", ttl=60)
+    deadline = one._deadline()
+    one._held["a"].session.ask("select pg_advisory_unlock_all()", until=deadline)
+    assert isinstance(two.acquire("k", "b", ttl=60), Won)
+    assert renew(one, "k", "a") is False
+    assert one.release("k", "a") is False
+    assert renew(two, "k", "b")
+
+
 def test_a_holder_that_is_cut_off_keeps_its_key_for_its_ttl(postgres_proxy, make_backend):  # Q3
     one, two = make_backend(postgres_proxy.port, patience=0.1), make_backend()
     one.acquire("k", "a", ttl=1.5)
