@@ -8,6 +8,8 @@ P3  The deliveries that poison allows are counted in the store; when the last on
 P4  A letter that a worker receives is a replay of its call: it starts anew, and its retries go to the call's
     own queue. If it came from the dead-letter queue itself and fails again, its letter goes to a queue
     beside that one, so that nothing goes round in circles.
+P5  A call whose body is ended because its worker goes away comes back: nobody acknowledges it. Where nothing
+    can end a body from outside, in threads and under solo, the worker waits for its end.
 """
 
 from __future__ import annotations
@@ -49,6 +51,8 @@ class SingleBeatRequest(Request):
     _is_trying = False
     #: Set once the child of this call was killed for its hard time limit.
     _is_stopped = False
+    #: Set once the greenlet of this call is ended because its worker goes away.
+    _is_cancelled = False
     _already_cancelled: bool
     _already_revoked: bool
     #: The headers of the call, if its message is a dead letter.
@@ -118,6 +122,26 @@ class SingleBeatRequest(Request):
             super().terminate(pool, signal)
         except NotImplementedError:
             logger.warning("%s[%s] cannot be terminated in a pool of this kind", self.name, self.id)
+
+    def cancel(self, pool: Any, signal: Any = None, **options: Any) -> None:  # type: ignore[override]
+        """End the body because its worker goes away, where the pool can; else the worker waits for it.
+
+        Otherwise `NotImplementedError` would be raised in a signal handler: under the solo pool that is in the
+        body, and would count as its failure.
+        """
+        self._is_cancelled = _is_green()
+        try:
+            super().cancel(pool, signal, **options)
+        except NotImplementedError:
+            logger.warning("%s[%s] cannot be ended in a pool of this kind: waiting", self.name, self.id)
+
+    def acknowledge(self) -> None:
+        """Acknowledge the message, unless the body was ended before its outcome (P5).
+
+        Celery's pools of greenlets report a body that they have killed as one that succeeded.
+        """
+        if not self._is_cancelled:
+            super().acknowledge()
 
     def _announce_revoked(self, reason: Any, terminated: Any, signum: Any, expired: Any) -> Any:
         self._tell_end()

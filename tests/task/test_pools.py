@@ -1,5 +1,6 @@
 """Locks, renewal, retries, letters and shutdown in every pool but prefork, which all other tests have."""
 
+import os
 import signal
 import time
 from importlib.util import find_spec
@@ -15,13 +16,11 @@ from tests.task.jobs import TTL
 pytestmark = [pytest.mark.process, pytest.mark.redis]
 
 GREEN = ("gevent", "eventlet")
+THREADS = pytest.mark.skipif(
+    celery.VERSION < (5, 7), reason="the threads pool of older Celery stalls on its own retries"
+)
 POOLS = [
-    pytest.param(
-        "threads",
-        marks=pytest.mark.skipif(
-            celery.VERSION < (5, 7), reason="the threads pool of older Celery stalls on its own retries"
-        ),
-    ),
+    pytest.param("threads", marks=THREADS),
     "solo",
     *GREEN,
 ]
@@ -86,3 +85,54 @@ def test_a_greenlet_that_is_revoked_frees_its_lock(make_crew, name, pool):  # P2
     assert crew.send("replaces", name, "newcomer").get(timeout=15) == "newcomer"
     wait_until(lambda: holder.state == "REVOKED", 10, crew.logs)
     assert "end holder" not in crew.events(name)
+
+
+QUIT, INT, TERM = signal.SIGQUIT, signal.SIGINT, signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("pool", "signals"),
+    [
+        pytest.param("threads", [QUIT], marks=THREADS),
+        pytest.param("threads", [INT, INT], marks=THREADS),
+        ("solo", [QUIT]),
+        ("solo", [TERM, TERM]),
+        ("gevent", [QUIT]),
+        ("gevent", [INT, INT]),
+        ("eventlet", [QUIT]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(signum.name for signum in value),
+)
+def test_a_cold_shutdown_of_any_pool_loses_no_call_and_runs_none_beside_itself(
+    make_crew, name, pool, signals
+):  # G3, G6, P5
+    demand(pool)
+    crew = make_crew()
+    worker = crew.start(pool=pool, concurrency=4)
+    crew.ready()
+    names = [name] if pool == "solo" else [f"{name}a", f"{name}b"]
+    results = [crew.send("hold", each, 60, "x") for each in names]
+    for each in names:
+        crew.await_events(each, 1)
+    for number, signum in enumerate(signals):
+        if number:
+            wait_until(lambda: "Warm shutdown" in worker.logs(), 10, worker.logs)
+        os.kill(worker.pid, signum)
+    if pool in GREEN:
+        crew.start()  # whose bodies were ended, run here
+        crew.ready()
+    elif signals != [TERM, TERM]:  # the second of which is nothing to Celery
+        waits = ("cannot be ended", "Cold shutdown")
+        wait_until(lambda: any(text in worker.logs() for text in waits), 10, worker.logs)
+    for each in names:
+        crew.go(each)
+    wait_until(lambda: all(result.state == "SUCCESS" for result in results), 20, crew.logs)
+    wait_until(lambda: not worker.running, 20, worker.logs)
+    wait_until(lambda: not crew.unacked() and not crew.redis.llen("celery"), 10, crew.logs)
+    for each, result in zip(names, results, strict=True):
+        assert crew.highest(each) == 1
+        assert [text for text in crew.events(each) if text.startswith("end")] == ["end x True"]
+        assert crew.lock("hold", task_id=result.id) is None
+        assert crew.letters(result.id) == []
+    if pool not in GREEN:
+        assert [len(crew.events(each)) for each in names] == [2] * len(names)  # and needs no other worker
