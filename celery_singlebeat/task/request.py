@@ -126,8 +126,8 @@ class SingleBeatRequest(Request):
     def cancel(self, pool: Any, signal: Any = None, **options: Any) -> None:  # type: ignore[override]
         """End the body because its worker goes away, where the pool can; else the worker waits for it.
 
-        Otherwise `NotImplementedError` would be raised in a signal handler: under the solo pool that is in the
-        body, and would count as its failure.
+        Otherwise `NotImplementedError` would be raised in a signal handler: under the solo pool that is in
+        the body, and would count as its failure.
         """
         self._is_cancelled = _is_green()
         try:

@@ -12,7 +12,7 @@ from celery_singlebeat.moments import later
 from celery_singlebeat.store.postgres_session import Session, read_dsn
 from celery_singlebeat.testing.processes import wait_until
 from celery_singlebeat.testing.servers import EmbeddedRedis
-from tests.task.conftest import SLACK, Crew
+from tests.task.conftest import SLACK, THREADS, Crew
 from tests.task.jobs import TTL
 
 pytestmark = [pytest.mark.process, pytest.mark.redis]
@@ -82,6 +82,16 @@ def losses(crew):
     return int(crew.redis.hget("singlebeat:jobs:{sb}:counters", "locks_lost:tests.task.jobs.hold") or 0)
 
 
+def await_renewal(crew, key):
+    """Wait until the lock's record lives longer than it did."""
+
+    def ends():
+        return time.monotonic() + crew.redis.pttl(f"singlebeat:jobs:{{sb}}:lock:{key}") / 1000
+
+    before = ends()
+    wait_until(lambda: ends() > before + TTL / 10, TTL, crew.logs)
+
+
 # Over each backend
 
 
@@ -98,12 +108,13 @@ def test_calls_on_one_key_never_run_two_bodies_at_once_and_their_fences_grow(bac
 def test_a_body_that_outlives_its_ttl_stays_exclusive_and_its_holder_is_named(backed, name):  # G6
     holder = backed.send("hold", name, 20)
     backed.await_events(name, 1)
-    until = time.monotonic() + 1.3 * TTL
-    while time.monotonic() < until:
+    key = backed.lock("hold", task_id=holder.id)["key"]
+    began = time.monotonic()
+    while time.monotonic() < began + TTL:
+        await_renewal(backed, key)
         skipped = backed.send("hold", name, 0).get(timeout=10)
         assert was_skipped(skipped)
         assert skipped["holder"]["task_id"] == holder.id
-        time.sleep(TTL / 4)
     assert backed.lock("hold", task_id=holder.id)["fence"] > 0
     backed.go(name)
     holder.get(timeout=10)
@@ -146,6 +157,35 @@ def test_the_lock_waits_for_the_next_attempt_of_its_call(backed, name):  # N7
     assert len(backed.events(name)) == 1
 
 
+@THREADS
+def test_threads_and_processes_exclude_each_other(backed, name):  # G6, N2
+    threads = backed.start(pool="threads", concurrency=4, queues="threads")
+    backed.ready()
+    queues = ["threads", "celery"]
+    for number in range(30):
+        backed.send("once_each", name, number, ignore_result=True, queue=queues[number % 2])
+    fences = [int(text) for text in backed.await_events(name, 30, timeout=60)]
+    assert backed.highest(name) == 1
+    assert fences == sorted(set(fences))
+
+    holder = backed.send("hold", f"{name}h", 20, "thread", queue="threads")
+    backed.await_events(f"{name}h", 1)
+    lock = backed.lock("hold", task_id=holder.id)
+    assert lock["holder"]["pid"] == threads.pid
+    began = time.monotonic()
+    while time.monotonic() < began + TTL:
+        await_renewal(backed, lock["key"])
+    for queue in queues:
+        skipped = backed.send("hold", f"{name}h", 0, queue=queue).get(timeout=10)
+        assert skipped["holder"]["task_id"] == holder.id
+    threads.kill(signal.SIGTERM)
+    backed.go(f"{name}h")
+    assert holder.get(timeout=15) == lock["fence"]
+    assert backed.events(f"{name}h")[-1] == "end thread True"
+    wait_until(lambda: not threads.running, 15, threads.logs)
+    assert backed.lock("hold", task_id=holder.id) is None
+
+
 # The servers of one backend
 
 
@@ -154,8 +194,11 @@ def test_redlock_stands_two_killed_servers_and_waits_while_a_third_is_frozen(red
     numbers = iter(range(100))
 
     def send(count):
-        for _ in range(count):
-            redlock.send("once_each", name, next(numbers), ignore_result=True)
+        return [redlock.send("once_each", name, next(numbers)) for _ in range(count)]
+
+    def await_refusals(results):
+        """Each was asked for, and put back for later."""
+        wait_until(lambda: {result.state for result in results} == {"RETRY"}, 20, redlock.logs)
 
     try:
         five[0].kill()
@@ -163,17 +206,13 @@ def test_redlock_stands_two_killed_servers_and_waits_while_a_third_is_frozen(red
         send(10)
         redlock.await_events(name, 10, timeout=30)  # available
         five[2].pause()
-        before = len(redlock.events(name))
-        send(5)
-        time.sleep(1)  # where nothing may happen there is nothing to wait for
-        assert len(redlock.events(name)) == before  # nobody runs
+        await_refusals(send(5))
+        assert len(redlock.events(name)) == 10  # nobody runs
         five[2].resume()
         redlock.await_events(name, 15, timeout=30)  # and nothing is lost
         five[2].kill()
-        before = len(redlock.events(name))
-        send(5)
-        time.sleep(1)  # see above
-        assert len(redlock.events(name)) == before  # three killed: nobody runs
+        await_refusals(send(5))
+        assert len(redlock.events(name)) == 15  # three killed: nobody runs
         five[2].start()
         fences = [int(text) for text in redlock.await_events(name, 20, timeout=30)]
     finally:

@@ -5,20 +5,17 @@ import signal
 import time
 from importlib.util import find_spec
 
-import celery
 import pytest
 
 from celery_singlebeat import was_skipped
 from celery_singlebeat.testing.processes import wait_until
 from tests.support.missing import miss
+from tests.task.conftest import THREADS
 from tests.task.jobs import TTL
 
 pytestmark = [pytest.mark.process, pytest.mark.redis]
 
 GREEN = ("gevent", "eventlet")
-THREADS = pytest.mark.skipif(
-    celery.VERSION < (5, 7), reason="the threads pool of older Celery stalls on its own retries"
-)
 POOLS = [
     pytest.param("threads", marks=THREADS),
     "solo",
