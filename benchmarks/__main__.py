@@ -24,6 +24,7 @@ PACKAGES = (
     "celery",
     "kombu",
     "redis",
+    "hiredis",
     "celery-redbeat",
     "celery-leased-beat",
     "celery-multibeat-scheduler",
@@ -105,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(size: Size, parts: Sequence[str], console: Console, path: Path | None = None) -> int:
     """Measure the parts, print a table for each and one of the requirements; the exit code."""
-    about = {name: metadata.version(name) for name in PACKAGES}
+    about = {name: _installed(name) for name in PACKAGES}
     about = {"python": platform.python_version(), "celery-singlebeat": _version(), **about}
     console.print(", ".join(f"{name} {version}" for name, version in about.items()))
     found: dict[str, Any] = {"versions": about, "size": asdict(size)}
@@ -175,6 +176,13 @@ def _locks(size: Size, parts: Sequence[str], console: Console, found: dict[str, 
         found["endings"] = {name: [asdict(row) for row in each] for name, each in rows.items()}
         console.print(endings.table(rows))
     return checks
+
+
+def _installed(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def _version() -> str:
