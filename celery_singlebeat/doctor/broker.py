@@ -74,17 +74,20 @@ def _stray(app: Celery) -> Iterable[str]:
 
 def _rabbitmq(app: Celery) -> dict[str, Any]:
     """What the queues' arguments say; the server itself cannot be asked over AMQP."""
-    arguments = [queue.queue_arguments or {} for queue in app.amqp.queues.values()]
+    queues = [*app.amqp.queues.values()]
+    arguments = [queue.queue_arguments or {} for queue in queues]
     timeouts = [found.get("x-consumer-timeout") for found in arguments]
     given = [value / 1000 for value in timeouts if value]
     if len(given) < max(1, len(timeouts)):
         given.append(CONSUMER_TIMEOUT)
     quorum = app.conf.get("task_default_queue_type") == "quorum"
     quorum = quorum or any(found.get("x-queue-type") == "quorum" for found in arguments)
+    native = quorum and app.conf.get("worker_detect_quorum_queues", False)
+    native = native and all(queue.exchange.type != "direct" for queue in queues)
     return {
         "redelivers_after": min(given),
         "redelivery": "consumer_timeout",
         "assumed": min(given) == CONSUMER_TIMEOUT,
-        # Celery leaves waiting to RabbitMQ itself where it sees quorum queues.
-        "holds_waiting": not (quorum and app.conf.get("worker_detect_quorum_queues", False)),
+        # Celery leaves waiting to RabbitMQ itself where it sees quorum queues, and no direct exchange.
+        "holds_waiting": not native,
     }

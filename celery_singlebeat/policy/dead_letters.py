@@ -33,6 +33,9 @@ RERUN = "singlebeat_rerun"
 #: The header that says since when a call waits for its lock, in seconds since 1970.
 WAITING = "singlebeat_waiting_since"
 
+#: How the headers begin in which RabbitMQ notes where a message has been, and how often.
+_NOTES = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count")
+
 MAX_RETRIES = "max_retries"
 NOT_RETRYABLE = "not_retryable"
 POISON = "poison"
@@ -191,6 +194,14 @@ def restored(headers: Mapping[str, Any], replays: int) -> dict[str, Any]:
     if history:
         kept[ATTEMPTS] = history
     return {**kept, "retries": 0, "eta": None, "expires": None, REPLAYS: replays + 1}
+
+
+def unnoted(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """The headers that somebody sent, without what RabbitMQ noted since.
+
+    It would take a message that is sent with its notes for one that goes round in circles, and drop it.
+    """
+    return {name: value for name, value in headers.items() if not name.startswith(_NOTES)}
 
 
 def shown(headers: Mapping[str, Any], args: Any, kwargs: Any) -> Record:

@@ -17,6 +17,7 @@ from kombu.exceptions import KombuError
 from kombu.message import Message
 
 from celery_singlebeat.errors import StoreUnavailable
+from celery_singlebeat.policy import dead_letters
 from celery_singlebeat.store.letter_ports import Burial, Decision, Parcel, Send, Swept, Verdict
 from celery_singlebeat.store.lock_ports import LockStore
 
@@ -27,6 +28,8 @@ _NOT_SENT_ON = frozenset(
     | {"content_type", "content_encoding", "priority"}
 )
 _NOT_FOUND = "404"
+#: So often a letter may go back into a quorum queue. RabbitMQ 4 drops what came back more than twenty times.
+_MOST_RETURNS = 5
 
 
 class BrokerLetterStore:
@@ -60,9 +63,9 @@ class BrokerLetterStore:
 
     def letters(self) -> Iterator[Parcel]:
         """While a letter is read, it and those before it are in hand: another reader does not see them."""
-        with self._connection("letters") as connection, self._each(connection) as (messages, held):
-            for message in messages:
-                held.append(message.delivery_tag)
+        with self._reading("letters") as reading:
+            for message in reading:
+                reading.keep(message)
                 yield _parcel(message)
 
     def number(self) -> int:
@@ -72,22 +75,21 @@ class BrokerLetterStore:
     def sweep(self, decide: Decision, *, step: int = 1) -> Iterator[Swept]:  # noqa: ARG002
         """One letter after the other; publishing comes first, so that a crash in between leaves both."""
         missing: dict[str, bool] = {}
-        with self._connection("sweep") as connection, self._each(connection) as (messages, held):
-            channel = connection.channel()
-            for message in messages:
+        with self._reading("sweep") as reading:
+            for message in reading:
                 letter = _parcel(message)
                 decision = decide(letter)
                 if isinstance(decision, Send):
                     queue = decision.queue
                     if queue not in missing:
-                        missing[queue] = _is_missing(connection, queue)
+                        missing[queue] = _is_missing(reading.connection, queue)
                     if missing[queue]:
-                        held.append(message.delivery_tag)
+                        reading.keep(message)
                         yield Swept(letter, f"the broker has no queue {queue}")
                         continue
-                    _publish(channel, decision.message, queue)
+                    _publish(reading.channel, decision.message, queue)
                 elif decision is not Verdict.DROP:
-                    held.append(message.delivery_tag)
+                    reading.keep(message)
                     if decision is Verdict.STOP:
                         return
                     continue
@@ -120,27 +122,31 @@ class BrokerLetterStore:
         return max(0, excess)
 
     @contextmanager
-    def _each(self, connection: Connection) -> Iterator[tuple[Iterator[Message], list[Any]]]:
-        """The letters that are there now, one by one, and the tags of those that shall go back in the end."""
-        channel: Any = connection.channel()
-        held: list[Any] = []
+    def _reading(self, operation: str) -> Iterator[_Reading]:
+        """The letters that are there now; in the end those that were kept go back."""
+        worn = 0
         try:
-            yield self._taken(connection, channel), held
+            with self._connection(operation) as connection:
+                reading = _Reading(connection, self._queue)
+                try:
+                    yield reading
+                finally:
+                    worn = reading.worn
+                    reading.put_back()
         finally:
-            for tag in held:
-                channel.basic_reject(tag, requeue=True)
+            if worn:
+                self._renew(worn)
 
-    def _taken(self, connection: Connection, channel: Any) -> Iterator[Message]:
-        """One after the other until the queue is empty.
-
-        RabbitMQ counts ahead of what is on its way back into a queue, and gives out behind it: a count would
-        end the search too soon.
-        """
-        if _length(connection, self._queue) is None:
-            return
-        queue = Queue(self._queue, channel=channel)
-        while (message := queue.get(no_ack=False)) is not None:
-            yield message
+    def _renew(self, number: int) -> None:
+        """Put so many letters anew into a quorum queue, which would drop them after some more readings."""
+        with self._connection("renew") as connection:
+            for message in _Reading(connection, self._queue):
+                if _is_worn(message):
+                    _publish(connection.default_channel, _parcel(message), self._queue)
+                    message.ack()
+                    number -= 1
+                    if not number:
+                        return
 
     @contextmanager
     def _connection(self, operation: str) -> Iterator[Connection]:
@@ -162,6 +168,47 @@ class BrokerLetterStore:
             raise StoreUnavailable(operation, f"{type(error).__name__}: {error}") from error
 
 
+class _Reading:
+    """The letters of a queue, one after the other until it is empty.
+
+    RabbitMQ counts ahead of what is on its way back into a queue, and gives out behind it: a count would end
+    the search too soon.
+    """
+
+    def __init__(self, connection: Connection, queue: str) -> None:
+        self.connection = connection
+        self.channel: Any = connection.channel()
+        #: How many of those kept a quorum queue may drop before long.
+        self.worn = 0
+        self._queue = queue
+        self._kept: list[Any] = []
+
+    def __iter__(self) -> Iterator[Message]:
+        if _length(self.connection, self._queue) is None:
+            return
+        queue = Queue(self._queue, channel=self.channel)
+        while (message := queue.get(no_ack=False)) is not None:
+            yield message
+
+    def keep(self, message: Message) -> None:
+        """Let this letter go back in the end."""
+        self.worn += _is_worn(message)
+        if not _is_amqp(self.connection):
+            self._kept.append(message.delivery_tag)
+
+    def put_back(self) -> None:
+        """Put back what was kept. What a connection over AMQP has in hand goes back when it closes: all at
+        once, where RabbitMQ would seek the old place of each letter that is rejected among all the others.
+        """
+        for tag in self._kept:
+            self.channel.basic_reject(tag, requeue=True)
+
+
+def _is_worn(message: Message) -> bool:
+    returns: Any = (message.headers or {}).get("x-delivery-count")
+    return isinstance(returns, int) and returns >= _MOST_RETURNS
+
+
 def _length(connection: Connection, queue: str) -> int | None:
     """How many messages wait in a queue; None if the broker has no such queue."""
     probe: Any = connection.channel()
@@ -176,7 +223,11 @@ def _length(connection: Connection, queue: str) -> int | None:
 
 def _is_missing(connection: Connection, queue: str) -> bool:
     """Whether the broker would lose what is sent to this queue. Transports without declarations keep it."""
-    return connection.transport.driver_type == "amqp" and _length(connection, queue) is None
+    return _is_amqp(connection) and _length(connection, queue) is None
+
+
+def _is_amqp(connection: Connection) -> bool:
+    return bool(connection.transport.driver_type == "amqp")
 
 
 def _publish(channel: Any, parcel: Parcel, queue: str) -> None:
@@ -190,17 +241,19 @@ def _publish(channel: Any, parcel: Parcel, queue: str) -> None:
         priority=parcel.properties.get("priority"),
         content_type=parcel.content_type,
         content_encoding=parcel.content_encoding,
-        headers=dict(parcel.headers),
+        headers=dead_letters.unnoted(parcel.headers),
         properties={**properties, "delivery_mode": 2},
     )
     channel.basic_publish(message, exchange="", routing_key=queue)
 
 
 def _parcel(message: Message) -> Parcel:
+    properties = dict(message.properties or {})
+    properties.pop("application_headers", None)  # the headers once more, with RabbitMQ's notes
     return Parcel(
         body=message.body,
         content_type=message.content_type,
         content_encoding=message.content_encoding,
-        headers=dict(message.headers or {}),
-        properties=dict(message.properties or {}),
+        headers=dead_letters.unnoted(message.headers or {}),
+        properties=properties,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,6 +18,10 @@ from celery_singlebeat.policy import dead_letters
 from celery_singlebeat.store.letter_ports import Burial, Parcel, Receipt
 from celery_singlebeat.task.retries import EXHAUSTED
 from celery_singlebeat.task.rules import TaskRules
+
+#: How the exchange is called, and the delay in bits: `kombu.transport.native_delayed_delivery`, from 5.5 on.
+_DELAYED = "celery_delayed_delivery"
+_DELAY = re.compile(r"^(?:[01]\.){28}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +112,7 @@ def letter_of(
     replays: int = 0,
 ) -> dead_letters.Record:
     """The header of a letter for a message that came with this delivery info."""
-    info = info or {}
+    info = undelayed(app, info or {})
     exchange, routing_key = str(info.get("exchange") or ""), str(info.get("routing_key") or "")
     return dead_letters.letter(
         reason=reason,
@@ -190,6 +195,21 @@ def queue_of(app: Celery, exchange: str, routing_key: str) -> str:
             if queue.exchange.name == exchange and queue.routing_key == routing_key:
                 return str(name)
     return routing_key
+
+
+def undelayed(app: Celery, info: Mapping[str, Any]) -> dict[str, Any]:
+    """Delivery info as if the message had not waited in RabbitMQ's native delayed delivery.
+
+    A message comes out of there through an exchange that all queues share, with its delay in front of its
+    routing key. Sent on like this, it would get longer with each wait.
+    """
+    if not str(info.get("exchange") or "").endswith(_DELAYED):
+        return dict(info)
+    key = _DELAY.sub("", str(info.get("routing_key") or ""))
+    for name, queue in app.amqp.queues.items():
+        if queue.routing_key == key:
+            return {**info, "exchange": "", "routing_key": str(name)}
+    return {**info, "routing_key": key}
 
 
 def _text(value: object) -> str | None:

@@ -32,7 +32,7 @@ from celery_singlebeat.errors import PoisonedCall, StoreUnavailable
 from celery_singlebeat.events import TaskBuried
 from celery_singlebeat.logs import logger
 from celery_singlebeat.policy import backoff, dead_letters
-from celery_singlebeat.task.burial import Failure, burial_of, letter_headers
+from celery_singlebeat.task.burial import Failure, burial_of, letter_headers, undelayed
 from celery_singlebeat.task.overlap import tell_end
 from celery_singlebeat.task.rules import TaskRules
 from celery_singlebeat.task.workplace import Workplace, at_work, host
@@ -66,6 +66,8 @@ class SingleBeatRequest(Request):
         if isinstance(letter, Mapping):
             options["headers"] = self.taken_up = self._take_up(message, found, letter)
         super().__init__(message, **options)
+        app: Any = self.app
+        self._delivery_info.update(undelayed(app, self._delivery_info))
         if isinstance(letter, Mapping):
             self._delivery_info.update(
                 {name: letter.get(name) for name in ("exchange", "routing_key", "priority")}

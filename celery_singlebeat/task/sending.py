@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from celery.app.task import Context
 from celery.exceptions import Reject
 
 from celery_singlebeat.messages import parked
+from celery_singlebeat.moments import iso
+from celery_singlebeat.policy import dead_letters
 from celery_singlebeat.task.rules import TaskRules
 from celery_singlebeat.task.workplace import Workplace
 from celery_singlebeat.wiring import wire
@@ -20,6 +22,10 @@ def send_later(
     """Send a call so that it runs after `wait` seconds, or not before `eta`. Raises whatever goes wrong."""
     if rules.retry_store != "redis":
         when: dict[str, Any] = {"countdown": wait} if eta is None else {"eta": eta}
+        if 0 < wait < 1:
+            # Native delayed delivery of RabbitMQ counts whole seconds, and refuses none.
+            moment = iso(place.clock.now() + timedelta(seconds=wait))
+            when = {"headers": {**(signature.options.get("headers") or {}), "eta": moment}}
         signature.apply_async(add_to_parent=False, **when)
         return
     wiring = wire(place.app)
@@ -58,10 +64,5 @@ def send_again(
 
 
 def own_headers(request: Context) -> dict[str, Any]:
-    """The headers that a call takes along; RabbitMQ's notes on dead-lettering are not among them."""
-    headers = request.headers or {}
-    return {
-        name: value
-        for name, value in headers.items()
-        if not name.startswith(("x-death", "x-first-death", "x-last-death"))
-    }
+    """The headers that a call takes along."""
+    return dead_letters.unnoted(request.headers or {})

@@ -5,7 +5,7 @@ import uuid
 
 import pytest
 from celery import Celery, Task
-from kombu import Queue
+from kombu import Exchange, Queue
 from kombu.transport import TRANSPORT_ALIASES
 
 from celery_singlebeat import SettingsError, SingleBeatTask
@@ -87,19 +87,22 @@ def test_another_broker_that_is_away_has_a_problem():
     ("queues", "conf", "expected"),
     [
         ([{}], {}, (1800.0, True, True)),
+        ([{"x-queue-type": "quorum"}], {"task_default_exchange_type": "direct"}, (1800.0, True, True)),
         ([{"x-consumer-timeout": 7_200_000}], {}, (7200.0, False, True)),
         ([{"x-consumer-timeout": 7_200_000}, {}], {}, (1800.0, True, True)),
         ([{"x-consumer-timeout": 60_000}, {}], {}, (60.0, False, True)),
-        ([{"x-queue-type": "quorum"}], {"worker_detect_quorum_queues": True}, (1800.0, True, False)),
+        ([{"x-queue-type": "quorum"}], {}, (1800.0, True, False)),
         ([{"x-queue-type": "quorum"}], {"worker_detect_quorum_queues": False}, (1800.0, True, True)),
         ([{}], {"task_default_queue_type": "quorum"}, (1800.0, True, False)),
     ],
 )
 def test_the_queues_say_how_long_rabbitmq_waits(queues, conf, expected):
-    if "task_default_queue_type" in conf:
-        conf = {**conf, "worker_detect_quorum_queues": True}
+    exchange = Exchange("jobs", type=conf.get("task_default_exchange_type", "topic"))
+    conf = {"worker_detect_quorum_queues": True, **conf}
     app = make_app("amqp://127.0.0.1:1//", singlebeat_redis_url="memory://", **conf)
-    app.conf.task_queues = [Queue(f"q{number}", queue_arguments=about) for number, about in enumerate(queues)]
+    app.conf.task_queues = [
+        Queue(f"q{number}", exchange, queue_arguments=about) for number, about in enumerate(queues)
+    ]
     found = read_broker(wire(app), [])
     assert (found.redelivers_after, found.assumed, found.holds_waiting) == expected
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import redis
-from kombu import Connection
+from kombu import Connection, Queue
 
 from celery_singlebeat.clock import SystemClock
 from celery_singlebeat.errors import StoreUnavailable
@@ -15,6 +15,7 @@ from celery_singlebeat.store.lock_ports import Caller, Outcome, Stale
 from celery_singlebeat.store.memory_locks import MemoryLockStore
 from celery_singlebeat.store.redis_letters import RedisLetterStore
 from celery_singlebeat.store.redis_locks import RedisLockStore
+from celery_singlebeat.testing.processes import wait_until
 from celery_singlebeat.testing.servers import free_port
 
 # kombu 5.4 calls redis-py 5.3 in a way that this one deprecates.
@@ -60,8 +61,8 @@ class LetterBench:
 
     def receive(self, queue):
         """Take the next message from a queue, as any consumer would."""
-        with self.connect() as connection, connection.SimpleQueue(queue) as simple:
-            message = simple.get(timeout=5)
+        with self.connect() as connection:
+            message = wait_until(lambda: Queue(queue, channel=connection.default_channel).get(), 5)
             message.ack()
             return message
 
@@ -73,19 +74,27 @@ def _broker_bench(url, locks, queue):
     return LetterBench(BrokerLetterStore(connect, locks, queue=queue, limit=5), locks, connect, queue)
 
 
+def _declare(url, queue, arguments):
+    with Connection(url) as connection:
+        connection.channel().queue_declare(queue=queue, durable=True, auto_delete=False, arguments=arguments)
+
+
 @pytest.fixture(
     params=[
         "memory",
         pytest.param("redis", marks=pytest.mark.redis),
         pytest.param("rabbitmq", marks=pytest.mark.rabbitmq),
+        pytest.param("quorum", marks=pytest.mark.rabbitmq),
     ]
 )
 def bench(request):
     queue = f"letters{next(_numbers)}"
     if request.param == "memory":
         yield _broker_bench("memory://", MemoryLockStore(SystemClock()), queue)
-    elif request.param == "rabbitmq":
+    elif request.param in {"rabbitmq", "quorum"}:
         url = request.getfixturevalue("rabbitmq_url")
+        if request.param == "quorum":
+            _declare(url, queue, {"x-queue-type": "quorum", "x-delivery-limit": 10})
         yield _broker_bench(url, MemoryLockStore(SystemClock()), queue)
     else:
         yield from _redis_bench(request.getfixturevalue("redis_url"), queue)
@@ -125,6 +134,15 @@ def test_reading_letters_takes_none(bench):
         bench.bury(task_id)
     assert bench.ids() == ["a", "b", "c"]
     assert bench.ids() == ["a", "b", "c"]
+    assert bench.store.number() == 3
+
+
+def test_reading_again_and_again_takes_none(bench):
+    for task_id in "abc":
+        bench.bury(task_id)
+    for number in range(30):  # a quorum queue with a limit of ten deliveries would drop them on the way
+        assert sorted(bench.ids()) == ["a", "b", "c"], number
+        assert not list(bench.store.sweep(lambda _: Verdict.KEEP))
     assert bench.store.number() == 3
 
 
@@ -265,11 +283,7 @@ def test_many_letters_are_read_page_by_page(redis_bench):
 
 def test_a_full_queue_that_refuses_leaves_the_message_where_it_is(rabbitmq_url):  # R4
     bench = _broker_bench(rabbitmq_url, MemoryLockStore(SystemClock()), "letters")
-    arguments = {"x-max-length": 1, "x-overflow": "reject-publish"}
-    with bench.connect() as connection:
-        connection.channel().queue_declare(
-            queue="letters", durable=True, auto_delete=False, arguments=arguments
-        )
+    _declare(rabbitmq_url, "letters", {"x-max-length": 1, "x-overflow": "reject-publish"})
     assert bench.bury("a")
     with pytest.raises(StoreUnavailable):
         bench.bury("b")

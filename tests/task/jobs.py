@@ -151,6 +151,14 @@ def parks(self, name, until=99, secret=""):
     return "done"
 
 
+@task(lock_on=("name",), retry_backoff=1.5, retry_jitter=False, max_retries=2)
+def delays(self, name):
+    note(name, f"{self.request.retries} {time.time()}")
+    if not effects().exists(f"works:{name}"):
+        raise ValueError("it does not work")
+    return "done"
+
+
 def _storm(self, name, until):
     note(name, f"{self.request.retries}")
     time.sleep(0.02)

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 from celery import Celery
-from kombu import Connection
+from kombu import Connection, Queue
 
 from celery_singlebeat import DeadLetters
 from celery_singlebeat.mover import Mover
@@ -18,7 +18,6 @@ from celery_singlebeat.policy import dead_letters
 from celery_singlebeat.store.letter_ports import Verdict
 from celery_singlebeat.store.waiting_ports import Rank
 from celery_singlebeat.wiring import wire
-from tests.support.nodes import REPOSITORY
 
 TASKS = ("shop.charge", "shop.refund")
 DIED = datetime(2026, 3, 2, 12, tzinfo=timezone.utc)
@@ -77,23 +76,33 @@ def sent(client):
     return [json.loads(raw)["headers"]["id"] for raw in client.lrange("celery", 0, -1)]
 
 
+def replay_all_twice_at_once(folder, *options):
+    """Run two `dlq replay --all` at the same moment; how many letters each of them says it replayed."""
+    argv = [sys.executable, "-m", "celery", *options, "singlebeat", "dlq", "replay", "--all", "--yes"]
+    outputs = [folder / "first", folder / "second"]
+    with outputs[0].open("w") as first, outputs[1].open("w") as second:  # a pipe would fill up and halt one
+        operators = [
+            subprocess.Popen(argv, cwd=folder, stdout=file, stderr=subprocess.STDOUT)
+            for file in (first, second)
+        ]
+        codes = [operator.wait(timeout=90) for operator in operators]
+    texts = [output.read_text() for output in outputs]
+    assert codes == [0, 0], [text[-1000:] for text in texts]
+    return [sum(line.startswith("replayed ") for line in text.splitlines()) for text in texts]
+
+
 @pytest.mark.process
 @pytest.mark.slow
-def test_two_commands_replay_all_at_the_same_moment_and_send_each_letter_once(redis_client, redis_url):  # R3
+def test_two_commands_replay_all_at_the_same_moment_and_send_each_letter_once(
+    tmp_path, redis_client, redis_url
+):  # R3
     fill(redis_client, 10_000)
-    argv = [sys.executable, "-m", "celery", "-b", redis_url, "singlebeat", "dlq", "replay", "--all", "--yes"]
-    operators = [
-        subprocess.Popen(argv, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    outputs = [operator.communicate(timeout=90) for operator in operators]
-    assert [operator.returncode for operator in operators] == [0, 0], outputs
+    replayed = replay_all_twice_at_once(tmp_path, "-b", redis_url)
+    assert sum(replayed) == 10_000
     counts = Counter(sent(redis_client))
     assert len(counts) == 10_000
     assert set(counts.values()) == {1}
     assert redis_client.llen("dead_letters") == 0
-    replayed = [sum(line.startswith("replayed ") for line in out.splitlines()) for out, _ in outputs]
-    assert sum(replayed) == 10_000
 
 
 def test_operators_with_other_wishes_do_not_make_each_other_skip_letters(app, redis_client):  # R5
@@ -211,10 +220,9 @@ def test_letters_that_are_too_old_are_trimmed_and_counted(redis_url, redis_clien
     assert redis_client.hget("singlebeat:many:{sb}:counters", "dead_letters_trimmed") == "300"
 
 
-@pytest.mark.rabbitmq
-@pytest.mark.slow
-def test_on_rabbitmq_two_operators_share_the_letters(rabbitmq_url, redis_url):  # R3, R5
-    number = 1_000
+@pytest.fixture
+def many_on_rabbitmq(rabbitmq_url, redis_url):
+    """An app with 10,000 letters on RabbitMQ."""
     app = Celery("many", broker=rabbitmq_url, set_as_current=False)
     app.conf.singlebeat_redis_url = redis_url
     with Connection(rabbitmq_url) as connection:
@@ -222,48 +230,43 @@ def test_on_rabbitmq_two_operators_share_the_letters(rabbitmq_url, redis_url):  
         for queue in ("dead_letters", "celery"):
             channel.queue_declare(queue=queue, durable=True, auto_delete=False)
         producer = connection.Producer()
-        for n in range(number):
+        for number in range(10_000):
             producer.publish(
                 b"[[], {}, {}]",
                 routing_key="dead_letters",
                 content_type="application/json",
                 content_encoding="utf-8",
-                headers=headers(n),
-                correlation_id=f"call{n}",
+                headers=headers(number),
+                correlation_id=f"call{number}",
             )
-    for _ in range(3):  # what a reader has put back is there for the next one at once
-        assert sum(1 for _ in DeadLetters(app).each()) == number
-    first = DeadLetters(app).list(limit=20)
-    assert [letter["id"] for letter in first] == [f"call{n}" for n in range(20)]
-    assert [letter["id"] for letter in DeadLetters(app).each(task=TASKS[1], limit=3)] == [
-        "call1",
-        "call3",
-        "call5",
-    ]
-    start, done = threading.Barrier(2), []
-
-    def operate():
-        letters = DeadLetters(app)
-        start.wait()
-        done.append(sum(not replayed.problem for replayed in letters.replay_each()))
-
-    operators = [threading.Thread(target=operate) for _ in range(2)]
-    for operator in operators:
-        operator.start()
-    for operator in operators:
-        operator.join()
-    with Connection(rabbitmq_url) as connection:
-        queue = connection.SimpleQueue("celery")
-        counts = Counter()
-        for _ in range(number):
-            message = queue.get(timeout=10)
-            counts[message.headers["id"]] += 1
-            message.ack()
-        assert queue.qsize() == 0
-    assert len(counts) == number
-    assert sum(done) == number
-    assert DeadLetters(app).count() == 0
+    yield app
     app.close()
+
+
+@pytest.mark.rabbitmq
+@pytest.mark.process
+@pytest.mark.slow
+def test_on_rabbitmq_two_commands_at_the_same_moment_send_each_letter_once(
+    tmp_path, many_on_rabbitmq, rabbitmq_url, redis_url
+):  # R3, R5
+    letters = DeadLetters(many_on_rabbitmq)
+    assert sum(1 for _ in letters.each()) == 10_000
+    first = letters.list(task=TASKS[1], limit=3)  # what a reader puts back is at once where it was
+    assert [letter["id"] for letter in first] == ["call1", "call3", "call5"]
+    (tmp_path / "many.py").write_text(
+        f"from celery import Celery\napp = Celery('many', broker={rabbitmq_url!r})\n"
+        f"app.conf.singlebeat_redis_url = {redis_url!r}\n"
+    )
+    replayed = replay_all_twice_at_once(tmp_path, "-A", "many")
+    assert sum(replayed) == 10_000
+    with Connection(rabbitmq_url) as connection:
+        queue = Queue("celery", channel=connection.default_channel)
+        counts = Counter()
+        while (message := queue.get(no_ack=True)) is not None:
+            counts[message.headers["id"]] += 1
+    assert len(counts) == 10_000
+    assert set(counts.values()) == {1}
+    assert letters.count() == 0
 
 
 def test_a_sweep_that_is_closed_leaves_the_rest(app, redis_client):  # R5
