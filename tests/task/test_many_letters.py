@@ -222,7 +222,7 @@ def test_letters_that_are_too_old_are_trimmed_and_counted(redis_url, redis_clien
 
 @pytest.fixture
 def many_on_rabbitmq(rabbitmq_url, redis_url):
-    """An app with 10,000 letters on RabbitMQ."""
+    """An app with 1,000 letters on RabbitMQ; `python -m benchmarks.letters --broker rabbitmq` takes more."""
     app = Celery("many", broker=rabbitmq_url, set_as_current=False)
     app.conf.singlebeat_redis_url = redis_url
     with Connection(rabbitmq_url) as connection:
@@ -230,7 +230,7 @@ def many_on_rabbitmq(rabbitmq_url, redis_url):
         for queue in ("dead_letters", "celery"):
             channel.queue_declare(queue=queue, durable=True, auto_delete=False)
         producer = connection.Producer()
-        for number in range(10_000):
+        for number in range(1_000):
             producer.publish(
                 b"[[], {}, {}]",
                 routing_key="dead_letters",
@@ -250,7 +250,7 @@ def test_on_rabbitmq_two_commands_at_the_same_moment_send_each_letter_once(
     tmp_path, many_on_rabbitmq, rabbitmq_url, redis_url
 ):  # R3, R5
     letters = DeadLetters(many_on_rabbitmq)
-    assert sum(1 for _ in letters.each()) == 10_000
+    assert sum(1 for _ in letters.each()) == 1_000
     first = letters.list(task=TASKS[1], limit=3)  # what a reader puts back is at once where it was
     assert [letter["id"] for letter in first] == ["call1", "call3", "call5"]
     (tmp_path / "many.py").write_text(
@@ -258,13 +258,13 @@ def test_on_rabbitmq_two_commands_at_the_same_moment_send_each_letter_once(
         f"app.conf.singlebeat_redis_url = {redis_url!r}\n"
     )
     replayed = replay_all_twice_at_once(tmp_path, "-A", "many")
-    assert sum(replayed) == 10_000
+    assert sum(replayed) == 1_000
     with Connection(rabbitmq_url) as connection:
         queue = Queue("celery", channel=connection.default_channel)
         counts = Counter()
         while (message := queue.get(no_ack=True)) is not None:
             counts[message.headers["id"]] += 1
-    assert len(counts) == 10_000
+    assert len(counts) == 1_000
     assert set(counts.values()) == {1}
     assert letters.count() == 0
 
