@@ -269,6 +269,12 @@ def by_hand(self, name):
     return self.request.retries
 
 
+@task(lock_on=("name",), retry_backoff=0.1, retry_jitter=False, max_retries=3)
+def fails_by_hand(self, name):
+    note(name, f"{self.request.retries} {time.time()}")
+    raise self.retry(exc=ValueError("it does not work"))
+
+
 @task(lock_on=("name",))
 def ends(self, name, how):
     note(name, how)
@@ -306,6 +312,13 @@ def overruns_softly(self, name):
 @task(lock_on=("name",), poison_limit=3)
 def deadly(self, name):
     note(name, "start")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@task(lock_on=("name",), poison_limit=2)
+def deadly_to_workers(self, name):
+    note(name, "start")
+    os.kill(os.getppid(), signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
 
 

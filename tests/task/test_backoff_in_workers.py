@@ -12,6 +12,15 @@ def waits(crew, name):
     return [later - sooner for sooner, later in itertools.pairwise(moments)]
 
 
+def test_a_retry_by_hand_waits_as_an_automatic_one_does(crew, name):  # B1
+    automatic, by_hand = crew.send("fails", name), crew.send("fails_by_hand", f"{name}h")
+    found = [crew.letter(result.id) for result in (automatic, by_hand)]
+    assert [[item.get("wait") for item in letter["attempts"]] for letter in found] == [
+        [0.1, 0.2, 0.4, None]
+    ] * 2
+    assert [letter["reason"] for letter in found] == ["max_retries"] * 2
+
+
 def test_a_call_whose_time_is_used_up_is_buried(crew, name):  # B5
     result = crew.send("fails_for_a_second", name)
     letter = crew.letter(result.id)

@@ -1,5 +1,6 @@
 """Copies of one call: concurrent ones, finished ones, and those that a broker delivers again (G3)."""
 
+import json
 import signal
 import uuid
 
@@ -90,6 +91,10 @@ def test_a_backoff_longer_than_the_visibility_timeout_adds_no_attempts(make_crew
         return crew.letters(result.id)
 
     wait_until(it_failed_for_good, 30, crew.logs, interval=0.1)
+    warnings = [line for line in crew.logs().splitlines() if "WARNING" in line and "may wait 3 s" in line]
+    assert len(warnings) == 2  # each worker says at its start that this may come
+    assert "slow_to_retry" in warnings[0]
+    assert "retry_store='redis'" in warnings[0]
     copies = crew.logs().count(f"[{result.id}] received") - 3
     assert copies > 0
     wait_until(lambda: not crew.unacked() and not crew.redis.llen("celery"), 30, crew.logs)
@@ -125,18 +130,30 @@ def test_a_call_that_kills_its_workers_is_buried_at_its_limit(crew, name):  # G7
     assert crew.events(name) == ["start"] * 3
     assert [item["exception"] for item in letter["attempts"]] == ["WorkerLostError"] * 3
     wait_until(lambda: result.state == "FAILURE")
+    assert crew.lock("deadly", task_id=result.id) is None
+    wait_until(lambda: not crew.unacked() and not crew.redis.llen("celery"), 10, crew.logs)
+    assert len(crew.letters(result.id)) == 1
+    assert crew.events(name) == ["start"] * 3
 
 
 @pytest.mark.fault
+@pytest.mark.slow
 def test_poison_is_found_also_when_whole_workers_die(make_crew, name):  # N6
-    crew = make_crew()
-    crew.redis.hset(f"singlebeat:jobs:{{sb}}:call:{name}", mapping={"deliveries": 3, "replays": 0})
-    crew.start(concurrency=1)
-    crew.ready()
-    result = crew.send("deadly", name, task_id=name)
-    letter = crew.letter(result.id)
-    assert (letter["reason"], len(letter["attempts"])) == ("poison", 3)
-    assert crew.events(name) == []
+    crew = make_crew(broker_transport_options={"visibility_timeout": 1})
+    worker = crew.start(concurrency=1)
+    result = crew.send("deadly_to_workers", name)
+
+    def it_is_buried():
+        if not worker.running:
+            worker.start()
+        crew.deliver_again()
+        return crew.letters(result.id)
+
+    (letter,) = wait_until(it_is_buried, 60, crew.logs, interval=0.1)
+    assert (letter["reason"], len(letter["attempts"])) == ("poison", 2)
+    assert crew.events(name) == ["start"] * 2
+    assert crew.lock("deadly_to_workers") is None
+    wait_until(lambda: not crew.unacked() and not crew.redis.llen("celery"), 10, crew.logs)
 
 
 @pytest.mark.fault
@@ -202,10 +219,16 @@ def test_a_scheduled_call_knows_its_entry_and_slot(crew, name):
 
 
 def test_a_retry_keeps_the_entry_and_slot(crew, name):
-    headers = {"singlebeat_entry": "nightly", "singlebeat_slot": "2026-01-01T00:00:00+00:00"}
+    headers = {
+        "singlebeat_entry": "nightly",
+        "singlebeat_slot": "2026-01-01T00:00:00+00:00",
+        "singlebeat_epoch": 7,
+    }
     result = crew.send("fails", name, headers=headers)
     letter = crew.letter(result.id)
     assert (letter["entry"], letter["slot"]) == ("nightly", "2026-01-01T00:00:00+00:00")
+    (raw,) = [raw for raw in crew.redis.lrange("dead_letters", 0, -1) if result.id in raw]
+    assert json.loads(raw)["headers"]["singlebeat_epoch"] == 7
 
 
 def test_a_finished_call_is_remembered_through_a_step_of_redis_clock_by_an_hour(crew):  # G2, G5
