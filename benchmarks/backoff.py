@@ -27,8 +27,9 @@ _FORMULAS = {
     Jitter.DECORRELATED: "uniform from base = 1 to 3 · last wait = 12",
     Jitter.NONE: "always ceiling = 8",
 }
+_LEGEND = f"{WAITS:,} waits for each jitter, in bars of a quarter of a second, and the formula (line)"
 _LEFT, _TOP, _WIDTH, _HEIGHT, _STEP = 64, 64, 560, 84, 136
-_INK, _SOFT, _BARS, _LINE = "#222222", "#888888", "#9db9d6", "#b03060"
+_INK, _SOFT, _BARS, _LINE = "#222222", "#666666", "#9db9d6", "#b03060"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def draw() -> str:
     """The picture as SVG."""
     parts = [
         _text(_LEFT, 26, "Waits after the fourth failure, retry_backoff = 1", size=16),
-        _text(_LEFT, 44, f"{WAITS:,} waits for each jitter (bars) and the formula (line)", colour=_SOFT),
+        _text(_LEFT, 44, _LEGEND, colour=_SOFT),
     ]
     for number, jitter in enumerate(Jitter):
         parts += _panel(spread(jitter), _TOP + number * _STEP)
@@ -90,10 +91,12 @@ def _panel(shown: Spread, top: float) -> list[str]:
                 f'<rect x="{_LEFT + number * slot:.1f}" y="{base - high:.1f}" width="{slot - 1:.1f}" '
                 f'height="{high:.1f}" fill="{_BARS}"/>'
             )
-    points = []
-    for number, count in enumerate(shown.expected):
-        high = base - _HEIGHT * count / most
+    likely = [number for number, count in enumerate(shown.expected) if count]
+    points = [f"{_LEFT + likely[0] * slot:.1f},{base:.1f}"]
+    for number in likely:
+        high = base - _HEIGHT * shown.expected[number] / most
         points += [f"{_LEFT + number * slot:.1f},{high:.1f}", f"{_LEFT + (number + 1) * slot:.1f},{high:.1f}"]
+    points.append(f"{_LEFT + (likely[-1] + 1) * slot:.1f},{base:.1f}")
     parts.append(f'<polyline points="{" ".join(points)}" fill="none" stroke="{_LINE}" stroke-width="1.5"/>')
     parts.append(f'<path d="M{_LEFT} {base:.1f}h{_WIDTH}" stroke="{_INK}"/>')
     for second in range(int(RANGE) + 1):
@@ -102,11 +105,8 @@ def _panel(shown: Spread, top: float) -> list[str]:
         if second % 2 == 0:
             parts.append(_text(across, base + 17, f"{second} s", size=11, anchor="middle", colour=_SOFT))
     tallest = max(shown.counts)
-    parts.append(
-        _text(
-            _LEFT - 8, base - _HEIGHT * tallest / most + 4, str(tallest), size=11, anchor="end", colour=_SOFT
-        )
-    )
+    height = base - _HEIGHT * tallest / most + 4
+    parts.append(_text(_LEFT - 8, height, f"{tallest:,}", size=11, anchor="end", colour=_SOFT))
     return parts
 
 
