@@ -54,6 +54,7 @@ class Verdict:
     seconds: float = 0.0
     kills: int = 0
     restarts: int = 0
+    in_time: int = 0
     succeeded: int = 0
     buried: int = 0
     lost: list[str] = field(default_factory=list)
@@ -71,6 +72,7 @@ class Verdict:
             f"{self.broker}: {self.calls} calls in {self.seconds:.0f} s",
             f"  workers killed            {self.kills}",
             f"  broker killed             {self.restarts}",
+            f"  while calls were open     {self.in_time} of these",
             f"  succeeded                 {self.succeeded}",
             f"  buried                    {self.buried}",
             f"  lost                      {len(self.lost)} {self.lost[:5] or ''}",
@@ -129,7 +131,9 @@ def run(
                     worker.resume()
                 else:
                     worker.start()
-            say(f"{time.monotonic() - began:6.1f} s  {fault:8} {_open(crew, ids)} calls are open")
+            still_open = _open(crew, ids)
+            verdict.in_time += still_open > 0
+            say(f"{time.monotonic() - began:6.1f} s  {fault:8} {still_open} calls are open")
         patience = 60 + calls * 0.3
         wait_until(lambda: _open(crew, ids) == 0, patience, lambda: crew.logs()[-3000:], interval=1.0)
         verdict.seconds = time.monotonic() - began
@@ -205,7 +209,7 @@ def main() -> int:
     parser.add_argument("--broker", choices=("redis", "rabbitmq"), default="redis")
     parser.add_argument("--kills", type=int, default=12)
     parser.add_argument("--restarts", type=int, default=4)
-    parser.add_argument("--every", type=float, default=4.0, help="seconds between two faults, about")
+    parser.add_argument("--every", type=float, default=2.5, help="seconds between two faults, about")
     parser.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args()
     verdict = run(**vars(chosen))

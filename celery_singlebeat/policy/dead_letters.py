@@ -6,7 +6,8 @@ D2  A call is poison when as many deliveries as `poison_limit` ended without an 
 D3  The history has one record for each attempt and each lost delivery, oldest first, also of those before a
     replay. It travels in a header, so it is bounded: the first record and the newest ones stay, and the
     tracebacks of the newest.
-D4  Texts in a letter are bounded: a message at its end, a traceback in its middle.
+D4  Texts in a letter are bounded, in bytes: a message at its end, a traceback in its middle. All of a letter
+    has to fit into the header of a message, and RabbitMQ takes 128 KiB of those.
 D5  A letter can be sent again: nothing that names the failure stays in the message that is replayed but
     its history, and it has all its attempts before it.
 """
@@ -42,6 +43,7 @@ POISON = "poison"
 CONFLICT_TIMEOUT = "conflict_timeout"
 UNDECODABLE = "undecodable"
 
+#: In records; the others in bytes.
 LONGEST_HISTORY = 50
 LONGEST_MESSAGE = 2_000
 LONGEST_TRACEBACK = 16_000
@@ -138,14 +140,16 @@ def read_replays(header: object) -> int:
 
 
 def shorten(text: str, longest: int, *, middle: bool = False) -> str:
-    """At most `longest` characters of a text, saying how many were left out (D4)."""
-    if len(text) <= longest:
+    """At most `longest` bytes of a text, saying how many were left out (D4)."""
+    whole = text.encode("utf-8", "surrogatepass")
+    if len(whole) <= longest:
         return text
-    mark = f"\n... {len(text) - longest} characters left out ...\n"
+    mark = f"\n... {len(whole) - longest} bytes left out ...\n"
     room = max(0, longest - len(mark))
     if not middle:
-        return text[:room] + mark.rstrip()
-    return text[: room // 2] + mark + text[len(text) - (room - room // 2) :]
+        return whole[:room].decode("utf-8", "ignore") + mark.rstrip()
+    begin, end = whole[: room // 2], whole[len(whole) - (room - room // 2) :]
+    return begin.decode("utf-8", "ignore") + mark + end.decode("utf-8", "ignore")
 
 
 def letter(
@@ -182,6 +186,11 @@ def letter(
         "slot": slot,
         "replays": replays,
     }
+
+
+def buried(headers: Mapping[str, Any], letter: Record) -> dict[str, Any]:
+    """The headers of a call's message with its letter, which has the history already."""
+    return {**{name: value for name, value in headers.items() if name != ATTEMPTS}, LETTER: letter}
 
 
 def restored(headers: Mapping[str, Any], replays: int) -> dict[str, Any]:

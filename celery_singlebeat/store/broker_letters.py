@@ -22,10 +22,11 @@ from celery_singlebeat.store.letter_ports import Burial, Decision, Parcel, Send,
 from celery_singlebeat.store.lock_ports import LockStore
 
 _PATIENCE = 5
-#: What the broker or the transport sets itself, and what has an argument of its own.
+#: What the broker or the transport sets itself, and what has an argument of its own. A call may expire;
+#: neither its letter does, nor what an operator replays. RabbitMQ refuses the name of another user.
 _NOT_SENT_ON = frozenset(
     {"delivery_tag", "delivery_info", "delivery_mode", "body_encoding", "application_headers"}
-    | {"content_type", "content_encoding", "priority"}
+    | {"content_type", "content_encoding", "priority", "expiration", "user_id"}
 )
 _NOT_FOUND = "404"
 #: So often a letter may go back into a quorum queue. RabbitMQ 4 drops what came back more than twenty times.

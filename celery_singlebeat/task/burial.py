@@ -84,7 +84,7 @@ def burial_of(request: Any, rules: TaskRules, failure: Failure, now: datetime) -
         replays=replays,
     )
     return Burial(
-        parcel=parcel_of(message, {**headers, dead_letters.LETTER: letter}),
+        parcel=parcel_of(message, dead_letters.buried(headers, letter)),
         task=task.name,
         task_id=str(request.id),
         reason=reason,

@@ -150,7 +150,7 @@ class _Undertaker:
         rerun = {dead_letters.RERUN: True} if isinstance(old, Mapping) else {}
         queue = grave(self._queue, {**headers, **rerun})
         burial = Burial(
-            parcel=parcel_of(message, {**headers, dead_letters.LETTER: letter}),
+            parcel=parcel_of(message, dead_letters.buried(headers, letter)),
             task=str(headers.get("task") or "?"),
             task_id=letter["id"],
             reason=str(letter.get("reason")),

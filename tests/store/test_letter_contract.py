@@ -1,6 +1,7 @@
 """What every store of dead letters promises (R1 to R4 of `store.letter_ports`), asked of each of them."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import redis
@@ -17,6 +18,7 @@ from celery_singlebeat.store.redis_letters import RedisLetterStore
 from celery_singlebeat.store.redis_locks import RedisLockStore
 from celery_singlebeat.testing.processes import wait_until
 from celery_singlebeat.testing.servers import free_port
+from tests.support.letters import longest_letter
 
 # kombu 5.4 calls redis-py 5.3 in a way that this one deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:Call to 'get_connection':DeprecationWarning")
@@ -40,9 +42,10 @@ class LetterBench:
             properties={"correlation_id": task_id, "priority": 3},
         )
 
-    def bury(self, task_id, *, attempt=0, replays=0, receipt=None, **headers):
+    def bury(self, task_id, *, attempt=0, replays=0, receipt=None, parcel=None, properties=None, **headers):
+        parcel = parcel or self.parcel(task_id, **headers)
         burial = Burial(
-            parcel=self.parcel(task_id, **headers),
+            parcel=replace(parcel, properties={**parcel.properties, **(properties or {})}),
             task="t",
             task_id=task_id,
             reason="max_retries",
@@ -129,6 +132,17 @@ def test_a_letter_holds_the_message_as_it_was(bench):  # R2
     assert bench.store.number() == 1
 
 
+@pytest.mark.parametrize(
+    ("body", "encoding"),
+    [(b"\xff\x00\x80", "utf-8"), ("ä".encode("latin-1"), "latin-1"), (b"\x80\x04.", "binary")],
+)
+def test_a_body_of_any_kind_is_kept_byte_for_byte(bench, body, encoding):  # R2
+    bench.bury("a", parcel=replace(bench.parcel("a"), body=body, content_encoding=encoding))
+    received = bench.receive(bench.queue)
+    assert (received.body if isinstance(received.body, bytes) else received.body.encode(encoding)) == body
+    assert received.content_encoding == encoding
+
+
 def test_reading_letters_takes_none(bench):
     for task_id in "abc":
         bench.bury(task_id)
@@ -197,6 +211,25 @@ def test_a_replay_moves_one_letter_into_its_queue(bench):  # R3
     assert received.payload == [["ä"], {}, {}]
     assert received.headers == {"id": "b", "task": "t"}
     assert received.properties["correlation_id"] == "b"
+
+
+def test_the_letter_of_a_call_that_expires_does_not_expire_and_neither_does_its_replay(bench):  # R1, R3
+    bench.bury("a", properties={"expiration": "0", "user_id": "nobody"})  # RabbitMQ would drop it, or refuse
+    assert bench.store.number() == 1
+    (letter,) = bench.store.letters()
+    queue = f"{bench.queue}-target"
+    if bench.connect().transport.driver_type == "amqp":
+        _declare(bench.connect().as_uri(include_password=True), queue, {})
+    message = replace(letter, properties={**letter.properties, "expiration": "0", "priority": 0})
+    assert [swept.done for swept in bench.store.sweep(_sends(letter, message, queue))] == [True]
+    assert bench.receive(queue).headers["id"] == "a"
+
+
+def test_the_longest_letter_fits_into_a_message(bench):  # G7
+    headers = longest_letter("🙂")
+    assert bench.bury("a", **{name: value for name, value in headers.items() if name not in {"id", "task"}})
+    (letter,) = bench.store.letters()
+    assert letter.headers == headers
 
 
 def test_a_letter_that_two_operators_chose_is_sent_once(redis_bench, redis_client):  # R3, guard: letter
