@@ -24,6 +24,10 @@ PREFIX = "singlebeat_"
 
 #: Fewer cannot lose one and go on.
 _FEWEST_LOCK_SERVERS = 3
+#: Seconds. With less, a slow moment of Redis or of the process costs a lock.
+LEAST_LOCK_TTL = 0.5
+#: What to say of less.
+MORE_LOCK_TTL = f"a lock is renewed every third of it, so give {LEAST_LOCK_TTL:g} or more"
 _SINGLE_SCHEMES = ("redis://", "rediss://", "redis+socket://")
 _REDIS_SCHEMES = ("redis://", "rediss://", "redis+socket://", "sentinel://")
 
@@ -88,6 +92,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("lease_ttl", "renew_every", "takeover_grace", "lock_ttl"):
             _demand(getattr(self, name) > 0, name, getattr(self, name), "give a number above 0")
+        _demand(self.lock_ttl >= LEAST_LOCK_TTL, "lock_ttl", self.lock_ttl, MORE_LOCK_TTL)
         for name in ("dedupe_ttl", "catch_up_limit", "dead_letter_limit"):
             _demand(getattr(self, name) >= 0, name, getattr(self, name), "give a number, 0 or larger")
         _demand(self.poison_limit >= 1, "poison_limit", self.poison_limit, "give 1 or more")

@@ -62,6 +62,7 @@ def test_the_dead_letter_queue_can_be_switched_off():
         ({"singlebeat_lease_ttl": float("nan")}, ["singlebeat_lease_ttl=nan"]),
         ({"singlebeat_lease_ttl": True}, ["singlebeat_lease_ttl=True"]),
         ({"singlebeat_lease_ttl": 0}, ["singlebeat_lease_ttl=0.0", "above 0"]),
+        ({"singlebeat_lock_ttl": 0.4}, ["singlebeat_lock_ttl=0.4", "renewed every third", "0.5 or more"]),
         ({"singlebeat_catch_up_limit": 1.5}, ["singlebeat_catch_up_limit=1.5", "whole"]),
         ({"singlebeat_renew_every": 5}, ["singlebeat_renew_every=5", "singlebeat_lease_ttl=10", "below 5"]),
         ({"singlebeat_takeover_grace": 12}, ["singlebeat_takeover_grace=12", "singlebeat_lease_ttl=10"]),

@@ -9,7 +9,7 @@ from typing import Any
 
 from celery_singlebeat.errors import SettingsError
 from celery_singlebeat.policy.backoff import Backoff, Jitter
-from celery_singlebeat.settings import Settings
+from celery_singlebeat.settings import LEAST_LOCK_TTL, MORE_LOCK_TTL, Settings
 from celery_singlebeat.store.backend_ports import demand_driver
 from celery_singlebeat.store.lock_ports import Turn
 from celery_singlebeat.task.keys import KeyRule, parameters_of
@@ -31,8 +31,6 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "lock_backend": ("redis", "redlock", "postgresql", "redis+postgresql"),
     "retry_store": ("eta", "redis"),
 }
-#: Seconds. With less, a slow moment of Redis or of the process costs a lock.
-LEAST_TTL = 0.5
 _TURNS = {"queue": Turn.QUEUE, "replace": Turn.REPLACE}
 _REPLACE_WAIT = 1.0
 
@@ -161,9 +159,8 @@ class _Reader:
 
     def ttl(self, name: str, setting: float) -> float:
         value = self.number(name, setting, above=True)
-        if value < LEAST_TTL:
-            remedy = f"a lock is renewed every third of it, so give {LEAST_TTL:g} or more"
-            raise self.refuse(name, value, remedy)
+        if value < LEAST_LOCK_TTL:
+            raise self.refuse(name, value, MORE_LOCK_TTL)
         return value
 
     def number_or_none(self, name: str) -> float | None:

@@ -135,6 +135,23 @@ def test_a_worker_does_not_start_while_a_backend_lacks_its_servers(app, backend,
     assert "\n" not in text
 
 
+@pytest.mark.parametrize("backend", ["postgresql", "redis+postgresql"])
+def test_a_worker_whose_setting_needs_a_missing_driver_does_not_start(app, monkeypatch, backend):
+    monkeypatch.setitem(sys.modules, "psycopg.pq", None)
+    register(app)
+    app.conf.update(
+        broker_url="redis://localhost",
+        singlebeat_lock_backend=backend,
+        singlebeat_postgres_dsn="postgresql://u:s3cret@localhost/d",
+    )
+    with pytest.raises(SystemExit) as caught:
+        check_settings(app)
+    assert str(caught.value) == (
+        f"Error: singlebeat_lock_backend={backend!r} needs psycopg 3: "
+        "pip install 'celery-singlebeat[postgresql]'"
+    )
+
+
 def test_the_settings_of_the_app_are_the_defaults(app):
     task = register(app)
     settings = Settings(
