@@ -67,6 +67,11 @@ class Heartbeat:
         with self._changed:
             self._watches.pop(lock.token, None)
 
+    def lock_on(self, key: str) -> TaskLock | None:
+        """The lock of this key that this process renews, if there is one."""
+        with self._changed:
+            return next((watch.lock for watch in self._watches.values() if watch.lock.key == key), None)
+
     def owe(self, pay: Callable[[], object], *, every: float, within: float) -> None:
         """Call `pay` until it does not raise `StoreUnavailable`, every `every` seconds, for `within`."""
         now = self._clock.monotonic()

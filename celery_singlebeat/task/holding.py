@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from datetime import timedelta
 
 from celery_singlebeat.clock import Clock
 from celery_singlebeat.errors import LockLost
 from celery_singlebeat.moments import Monotonic, later
 from celery_singlebeat.policy.leases import margin
-from celery_singlebeat.store.lock_ports import Caller, Lease, LockStore
+from celery_singlebeat.store.lock_ports import Caller, Holder, Lease, LockStore
 
 
 class TaskLock:
@@ -37,6 +38,7 @@ class TaskLock:
         self.store = store
         self.ttl = ttl
         self._clock = clock
+        self._asked_at = asked_at
         self._state = threading.Lock()
         self._lost = False
         self._replaced = False
@@ -54,6 +56,13 @@ class TaskLock:
         """Raise `LockLost` unless the lock is held."""
         if not self.held:
             raise LockLost(self.key, self.fence)
+
+    @property
+    def holder(self) -> Holder:
+        """Who holds it, as another call is told."""
+        since = self._clock.now() - timedelta(seconds=self._clock.monotonic() - self._asked_at)
+        caller = self.caller
+        return Holder(task=caller.task, task_id=caller.task_id, host=caller.host, pid=caller.pid, since=since)
 
     @property
     def lease(self) -> Lease:

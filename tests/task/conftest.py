@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 import uuid
 
 import celery
@@ -111,6 +112,23 @@ class Crew:
                 if wanted is None or lock["holder"]["task_id"] == wanted:
                     return lock
         return None
+
+    def await_renewal(self, key):
+        """Wait until the lock of this key is to end later than it was."""
+
+        def ends():
+            return time.monotonic() + self.redis.pttl(f"singlebeat:jobs:{{sb}}:lock:{key}") / 1000
+
+        before = ends()
+        wait_until(lambda: ends() > before + 0.1, 5, self.logs)
+
+    def counter(self, name):
+        """One of the totals that the store keeps."""
+        return int(self.redis.hget("singlebeat:jobs:{sb}:counters", name) or 0)
+
+    def receptions(self, task_id):
+        """How often the workers got a message of this call."""
+        return sum(worker.logs().count(f"[{task_id}] received") for worker in self.workers)
 
     def letters(self, task_id):
         return [letter for letter in DeadLetters(self.app).list() if letter["id"] == task_id]

@@ -109,6 +109,13 @@ def mixes(self, name, number):
         note(name, str(self.lock.fence))
 
 
+@task(max_retries=0)
+def tells_key(self, name, tenant, amount=1, *, options=None):
+    note(name, self.lock.key)
+    if effects().delete(f"kill:{name}"):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 @task(lock_on=("name",))
 def hold(self, name, seconds, who=""):
     """Holds its lock until `seconds` are over or the key `go:<name>` is there."""
@@ -127,6 +134,31 @@ def careful(self, name, seconds):
         self.lock.check()
         time.sleep(0.01)
     note(name, "end")
+
+
+@task(lock_on=("name",))
+def nests(self, name, depth):
+    """Makes an eager call on its own key and one on another."""
+    if not depth:
+        return self.lock.key
+    return [nests.apply((each, 0)).result for each in (name, f"{name}b")]
+
+
+@task(lock_on=("name",), on_lock_lost="abort")
+def watches(self, name):
+    note(name, f"start {self.lock.fence}")
+    while not effects().exists(f"go:{name}"):
+        self.lock.check()
+        time.sleep(0.01)
+    note(name, f"end {self.lock.fence}")
+    return self.lock.fence
+
+
+@task(lock_on=("name",), hold_during_retry=False, retry_backoff=30, retry_jitter=False, max_retries=1)
+def lets_go(self, name, fails):
+    note(name, f"ran {fails}")
+    if fails:
+        raise ValueError("it does not work")
 
 
 @task(lock_on=("name",), retry_backoff=0.1, retry_jitter=False, max_retries=3)

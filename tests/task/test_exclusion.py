@@ -68,6 +68,43 @@ def test_a_body_of_several_ttls_stays_exclusive(crew, name):  # G6
     assert crew.events(name)[-1].endswith("True")  # held to the end
 
 
+def test_a_conflict_names_the_holder_in_the_result_and_the_log_and_is_counted(crew, name):
+    holder = crew.send("hold", name, 20)
+    crew.await_events(name, 1)
+    lock = crew.lock("hold", task_id=holder.id)
+    conflicts = crew.counter("lock_conflicts:tests.task.jobs.hold")
+    late = crew.send("hold", name, 0)
+    result = late.get(timeout=10)
+    about = {**lock["holder"], "since": lock["since"]}
+    assert set(about) == {"task_id", "host", "pid", "since"}
+    assert about["task_id"] == holder.id
+    assert result == {"skipped": "conflict", "key": lock["key"], "holder": about}
+    described = ", ".join(f"{name} {about[name]}" for name in ("task_id", "host", "pid", "since"))
+    assert f"[{late.id}] does not run (skip): lock {lock['key']} is held by {described}" in crew.logs()
+    assert crew.counter("lock_conflicts:tests.task.jobs.hold") == conflicts + 1
+    crew.go(name)
+    holder.get(timeout=10)
+
+
+def test_an_eager_call_in_a_worker_on_the_key_of_its_caller_is_a_conflict(crew, name):
+    result = crew.send("nests", name, 1)
+    skipped, other = result.get(timeout=10)
+    assert was_skipped(skipped)
+    assert skipped["holder"]["task_id"] == result.id
+    assert set(skipped["holder"]) == {"task_id", "host", "pid", "since"}
+    assert other.startswith("tests.task.jobs.nests:")
+    assert other != skipped["key"]
+
+
+def test_a_task_may_let_go_of_its_key_through_a_backoff(crew, name):
+    first = crew.send("lets_go", name, True)
+    crew.await_events(name, 1)
+    wait_until(lambda: crew.lock("lets_go", task_id=first.id) is None, TTL)
+    wait_until(lambda: first.state == "RETRY", 10, crew.logs)
+    assert not was_skipped(crew.send("lets_go", name, False).get(timeout=10))
+    assert crew.events(name) == ["ran True", "ran False"]
+
+
 def test_other_keys_of_the_same_task_run_beside_it(crew, name):
     first, second = crew.send("hold", f"{name}a", 10), crew.send("hold", f"{name}b", 10)
     crew.await_events(f"{name}a", 1)
@@ -130,13 +167,20 @@ def test_a_holder_that_was_frozen_past_its_ttl_leaves_the_new_holder_alone(crew,
 
 
 @pytest.mark.fault
-def test_a_holder_that_aborts_learns_of_its_loss_and_is_not_tried_again(crew, name):
+def test_a_holder_that_aborts_learns_of_its_loss_and_is_not_tried_again(crew, name, caplog):
     result = crew.send("careful", name, 20)
     crew.await_events(name, 1)
-    Locks(crew.app).release(crew.lock("careful", task_id=result.id)["key"])
+    key = crew.lock("careful", task_id=result.id)["key"]
+    broken = crew.counter("locks_broken:tests.task.jobs.careful")
+    assert Locks(crew.app).release(key)["holder"]["task_id"] == result.id
     letter = crew.letter(result.id)
     assert (letter["reason"], letter["exception"]) == ("not_retryable", "LockLost")
     assert crew.events(name) == ["start"]
+    [line] = [record.getMessage() for record in caplog.records if "by an operator" in record.getMessage()]
+    assert f"lock {key} " in line
+    assert f"[{result.id}]" in line
+    assert crew.counter("locks_broken:tests.task.jobs.careful") == broken + 1
+    assert f"[{result.id}] lost lock {key}" in crew.logs()
 
 
 @pytest.mark.fault
