@@ -321,6 +321,14 @@ MUTANTS = (
         find_postgres,
     ),
     Mutant(
+        "postgresql pooler",
+        "a lock belongs to whoever gets the connection next",
+        "celery_singlebeat/store/postgres_session.py",
+        replaced("if str(pid) != str(pg.backend_pid):", "if False:"),
+        (f"{SESSIONS}::test_a_pooler_is_refused",),
+        find_postgres,
+    ),
+    Mutant(
         "postgresql fork",
         "a child believes that it holds what its parent holds",
         POSTGRES,

@@ -10,7 +10,7 @@ import pytest
 from celery import Celery, shared_task
 from celery.exceptions import Ignore, MaxRetriesExceededError, Reject, Retry
 
-from celery_singlebeat import LockConflict, LockKeyError, LockLost, SingleBeatTask, was_skipped
+from celery_singlebeat import LockConflict, LockKeyError, LockLost, SingleBeatTask, signals, was_skipped
 
 
 @pytest.fixture
@@ -57,6 +57,34 @@ def test_a_nested_eager_call_with_the_same_key_is_a_conflict(app):
     assert was_skipped(result)
     assert result["skipped"] == "conflict"
     assert set(result["holder"]) == {"task_id", "host", "pid", "since"}
+
+
+def test_signals_tell_of_a_lock_and_of_a_conflict_with_its_holder(app):
+    app.conf.singlebeat_redis_url = "memory://"
+    heard = []
+
+    def hear(signal, **about):
+        heard.append((signal.name, {name: about[name] for name in signal.providing_args}))
+
+    @app.task(base=SingleBeatTask)
+    def outer(x):
+        return outer.apply((x,)).get()
+
+    for signal in (signals.lock_acquired, signals.lock_conflict):
+        signal.connect(hear)
+    try:
+        result = outer.apply((1,))
+        skipped = result.get()
+    finally:
+        for signal in (signals.lock_acquired, signals.lock_conflict):
+            signal.disconnect(hear)
+    (first, acquired), (second, conflict) = heard
+    assert (first, second) == ("lock_acquired", "lock_conflict")
+    assert (acquired["task_id"], acquired["key"]) == (result.id, skipped["key"])
+    assert acquired["fence"] > 0
+    assert (conflict["key"], conflict["holder"]) == (skipped["key"], skipped["holder"])
+    assert conflict["policy"] == "skip"
+    assert conflict["holder"]["task_id"] == result.id
 
 
 @pytest.mark.parametrize("policy", ["fail", "retry", "queue", "replace"])

@@ -1,14 +1,19 @@
 """Copies of one call: concurrent ones, finished ones, and those that a broker delivers again (G3)."""
 
 import json
+import os
 import signal
+import time
 import uuid
 
 import pytest
-from celery import chain, chord
+from celery import chain, chord, group
 
 from celery_singlebeat import was_skipped
+from celery_singlebeat.task.conflicts import _SHORTEST_STANDBY as SHORTEST_STANDBY
 from celery_singlebeat.testing.processes import wait_until
+from tests.task.conftest import SLACK
+from tests.task.jobs import TTL
 
 pytestmark = [pytest.mark.process, pytest.mark.redis]
 
@@ -44,6 +49,47 @@ def test_calls_that_are_delivered_twice_at_once_run_once_each(crew, name):  # G3
     wait_until(lambda: not crew.unacked() and not crew.redis.llen("celery"), 20, crew.logs)
     assert [len(crew.events(f"{name}{number}")) for number in range(len(ids))] == [2] * len(ids)
     assert {crew.app.AsyncResult(call_id).state for call_id in ids} == {"SUCCESS"}
+
+
+def test_copies_of_a_running_call_come_back_seldom(crew, name):  # T4: no storm of requeues
+    call_id, copies = str(uuid.uuid4()), 5
+    result = crew.send("hold", name, 20, "first", task_id=call_id)
+    crew.await_events(name, 1)
+    key = crew.lock("hold", task_id=call_id)["key"]
+    began = time.monotonic()
+    for _ in range(copies):
+        crew.send("hold", name, 20, "copy", task_id=call_id)
+    wait_until(lambda: crew.receptions(call_id) > copies, 10, crew.logs)
+    while time.monotonic() < began + 1.5 * TTL:
+        crew.await_renewal(key)
+    received, passed = crew.receptions(call_id), time.monotonic() - began
+    assert received <= 1 + copies * (1 + passed / SHORTEST_STANDBY)
+    crew.go(name)
+    result.get(timeout=10)
+    wait_until(lambda: not crew.unacked() and not crew.redis.llen("celery"), 20, crew.logs)
+    assert len(crew.events(name)) == 2
+
+
+@pytest.mark.fault
+def test_a_call_that_lost_its_lock_writes_nothing_over_the_result_of_its_copy(crew, name):  # G3, G6
+    call_id = str(uuid.uuid4())
+    result = crew.send("watches", name, task_id=call_id)
+    crew.await_events(name, 1)
+    pid = crew.lock("watches", task_id=call_id)["holder"]["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: crew.lock("watches", task_id=call_id) is None, TTL + SLACK)
+        crew.send("watches", name, task_id=call_id)  # as the broker would
+        first, second = crew.await_events(name, 2)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    wait_until(lambda: f"[{call_id}] lost lock" in crew.logs(), 10, crew.logs)
+    wait_until(lambda: crew.unacked() == 1, 10, crew.logs)  # the first has ended
+    assert result.state == "PENDING"
+    assert crew.letters(call_id) == []
+    crew.go(name)
+    assert f"start {result.get(timeout=10)}" == second != first
+    assert [text for text in crew.events(name) if text.startswith("end")] == [second.replace("start", "end")]
 
 
 def test_a_finished_call_does_not_run_again(crew, name):  # G3, N5, guard: outcome
@@ -193,6 +239,18 @@ def test_a_chord_with_a_skipped_member_does_not_hang(crew, name):
     body = crew.app.signature("jobs.collects", kwargs={"name": f"{name}c"})
     skipped, total = chord(header)(body).get(timeout=10)
     assert was_skipped(skipped)
+    assert total == 3
+    crew.go(name)
+
+
+def test_a_group_with_skipped_members_does_not_hang(crew, name):
+    crew.send("hold", name, 20, "holder")
+    crew.await_events(name, 1)
+    skipping = call(crew, "hold", name, 0)
+    chained = chain(skipping, crew.app.signature("jobs.collects", kwargs={"name": f"{name}c"}))
+    alone, total, last = group(skipping, call(crew, "adds", 1, 2), chained).apply_async().get(timeout=10)
+    assert was_skipped(alone)
+    assert was_skipped(last)
     assert total == 3
     crew.go(name)
 
