@@ -113,6 +113,10 @@ class Crew:
                     return lock
         return None
 
+    def await_end_of(self, lock, timeout):
+        """Wait until this grant of a lock is over, whoever has the next."""
+        wait_until(lambda: lock["fence"] not in {each["fence"] for each in Locks(self.app).list()}, timeout)
+
     def await_renewal(self, key):
         """Wait until the lock of this key is to end later than it was."""
 
