@@ -182,7 +182,7 @@ def _run_locked(
         released = _give_back(execution, lock)
         if released.replaced and execution.outcome is Outcome.FAILURE:
             raise conflicts.replaced(task, request, place, caller=caller, key=lock.key) from error
-        if isinstance(error, LockLost) and execution.rules.aborts and released.same_call:
+        if execution.rules.aborts and released.same_call and execution.outcome is Outcome.FAILURE:
             # Another copy of this call runs: the result is that copy's to write.
             raise Ignore from error
         raise

@@ -154,6 +154,17 @@ def watches(self, name):
     return self.lock.fence
 
 
+@task(lock_on=("name",), on_lock_lost="abort", dont_autoretry_for=(KeyError,))
+def stumbles(self, name):
+    note(name, f"start {self.lock.fence}")
+    while not effects().exists(f"go:{name}"):
+        if not self.lock.held:
+            raise KeyError("fell over the loss")
+        time.sleep(0.01)
+    note(name, f"end {self.lock.fence}")
+    return self.lock.fence
+
+
 @task(lock_on=("name",), hold_during_retry=False, retry_backoff=30, retry_jitter=False, max_retries=1)
 def lets_go(self, name, fails):
     note(name, f"ran {fails}")

@@ -141,6 +141,7 @@ def test_the_lock_waits_for_the_next_attempt_of_its_call(backed, name):  # N7
 
 
 @THREADS
+@pytest.mark.parametrize("backed", ["redlock", pytest.param("postgresql", marks=_postgresql)], indirect=True)
 def test_threads_and_processes_exclude_each_other(backed, name):  # G6, N2
     threads = backed.start(pool="threads", concurrency=4, queues="threads")
     backed.ready()

@@ -71,15 +71,16 @@ def test_copies_of_a_running_call_come_back_seldom(crew, name):  # T4: no storm 
 
 
 @pytest.mark.fault
-def test_a_call_that_lost_its_lock_writes_nothing_over_the_result_of_its_copy(crew, name):  # G3, G6
+@pytest.mark.parametrize("task", ["watches", "stumbles"])
+def test_a_call_that_lost_its_lock_writes_nothing_over_the_result_of_its_copy(crew, name, task):  # G3, G6
     call_id = str(uuid.uuid4())
-    result = crew.send("watches", name, task_id=call_id)
+    result = crew.send(task, name, task_id=call_id)
     crew.await_events(name, 1)
-    pid = crew.lock("watches", task_id=call_id)["holder"]["pid"]
+    pid = crew.lock(task, task_id=call_id)["holder"]["pid"]
     os.kill(pid, signal.SIGSTOP)
     try:
-        wait_until(lambda: crew.lock("watches", task_id=call_id) is None, TTL + SLACK)
-        crew.send("watches", name, task_id=call_id)  # as the broker would
+        wait_until(lambda: crew.lock(task, task_id=call_id) is None, TTL + SLACK)
+        crew.send(task, name, task_id=call_id)  # as the broker would
         first, second = crew.await_events(name, 2)
     finally:
         os.kill(pid, signal.SIGCONT)
