@@ -82,7 +82,8 @@ def guard_body(task_class: type, guard: Guard) -> None:
     found = inspect.getattr_static(task_class, "run")
     if isinstance(found, GuardedBody) or not has_body(task_class):
         return
-    guarded: Any = GuardedBody(found, guard)
+    # A callable that is no function, as a `partial`, gets no task when it is called on one.
+    guarded: Any = GuardedBody(found if hasattr(found, "__get__") else staticmethod(found), guard)
     if vars(task_class).get(_COPY) is found:
         setattr(task_class, _COPY, guarded)
     task_class.run = guarded  # type: ignore[attr-defined]

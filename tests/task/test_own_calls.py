@@ -103,6 +103,20 @@ def test_a_class_method_is_locked_as_well(app):  # T1
     assert look.apply((1,)).get() == LOCKED
 
 
+def test_a_callable_that_is_no_function_is_locked_as_well(app):  # T1
+    class Callable:
+        def __call__(self, x, y=2):
+            return look.lock.held, was_skipped(look.apply((x,), {"y": 2}).get())
+
+    class Look(SingleBeatTask):
+        name = "look"
+        max_retries = 0
+        run = Callable()
+
+    look = app.register_task(Look())
+    assert look.apply((1,)).get() == LOCKED
+
+
 def test_a_body_of_a_class_above_is_locked_whoever_names_it(app):  # T1
     class Above(SingleBeatTask):
         abstract = True
