@@ -435,3 +435,11 @@ def test_the_tap_knows_what_it_had_taken_when_the_store_lost_data(redis_client, 
     told.close()
     loss = next(one for one in history.read(told.path) if one["k"] == "loss")
     assert (loss["restored"], loss["known"]) == (1, 3)
+
+
+def test_a_folder_of_another_storm_is_refused(tmp_path, monkeypatch, capsys):
+    (tmp_path / "schedule0.json").write_text("{}")
+    monkeypatch.setattr("sys.argv", ["torture", "--keep", str(tmp_path)])
+    with pytest.raises(SystemExit, match="2"):
+        command.main()
+    assert f"--keep {tmp_path}: the folder of another storm" in capsys.readouterr().err

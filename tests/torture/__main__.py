@@ -15,7 +15,8 @@ from tests.torture.storm import Options, Storm
 
 
 def main() -> int:
-    options = _parser().parse_args()
+    parser = _parser()
+    options = parser.parse_args()
     if options.judge is not None:
         return judge(options.judge, print)
     if options.mutant is not None:
@@ -31,6 +32,9 @@ def main() -> int:
     )
     if options.keep is not None:
         options.keep.mkdir(parents=True, exist_ok=True)
+        if any(options.keep.iterdir()):
+            # Replicas would start with the schedule of the storm before.
+            parser.error(f"--keep {options.keep}: the folder of another storm; name one that is empty")
         return run(wish, options.keep, print)
     with tempfile.TemporaryDirectory(prefix="torture-") as folder:
         return run(wish, Path(folder), print)
@@ -68,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--entries", type=int, default=300)
     parser.add_argument("--lease", type=float, default=2.0, help="singlebeat_lease_ttl (2)")
     parser.add_argument("--faults", default="all", help="families or names, with commas between; all")
-    parser.add_argument("--keep", type=Path, help="folder for history, logs and picture")
+    parser.add_argument("--keep", type=Path, help="empty folder for history, logs and picture")
     parser.add_argument("--judge", type=Path, help="judge this history again instead of making one")
     parser.add_argument(
         "--mutant", help="storm a copy without this guard of slots_emit.lua: mark, token, time"
