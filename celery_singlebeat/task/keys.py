@@ -49,6 +49,16 @@ class Parameters:
         return dict(bound.arguments)
 
 
+def _blamed(arguments: Mapping[str, Any]) -> Unspeakable | None:
+    """The problem with the first of the arguments that has one, by its name."""
+    for name, value in arguments.items():
+        try:
+            lock_keys.spelling(value)
+        except Unspeakable as error:
+            return Unspeakable(f"parameter {name!r}: {error}")
+    return None
+
+
 def parameters_of(task_class: type) -> Parameters:
     """The parameters of the `run` that a task class defines."""
     run = body_of(task_class)
@@ -121,12 +131,10 @@ class KeyRule:
         return lambda arguments: self._hashed(lock_keys.pick(arguments, names, extra))
 
     def _hashed(self, arguments: Mapping[str, Any]) -> str:
-        for name, value in arguments.items():
-            try:
-                lock_keys.spelling(value)
-            except Unspeakable as error:
-                raise Unspeakable(f"parameter {name!r}: {error}") from None
-        return lock_keys.from_arguments(self._task, arguments)
+        try:
+            return lock_keys.from_arguments(self._task, arguments)
+        except Unspeakable as error:
+            raise _blamed(arguments) or error from None
 
     def _from_template(self, template: str) -> Callable[[dict[str, Any]], str]:
         try:
