@@ -11,8 +11,12 @@ pytest.importorskip("celery.worker.consumer.delayed_delivery", reason="Celery 5.
 pytestmark = [pytest.mark.process, pytest.mark.redis, pytest.mark.rabbitmq]
 
 #: Native delayed delivery cannot serve an exchange of Celery's default type, direct.
-SETTINGS = {"task_default_queue_type": "quorum", "task_default_exchange_type": "topic"}
-DEAD_LETTERS = {"x-queue-type": "quorum", "x-delivery-limit": 20}  # the limit that RabbitMQ 4 has by itself
+SETTINGS = {
+    "task_default_queue_type": "quorum",
+    "task_default_exchange_type": "topic",
+    "task_create_missing_queue_type": "quorum",  # those of `-Q`
+}
+DEAD_LETTERS = {"x-queue-type": "quorum"}
 
 
 @pytest.fixture
@@ -81,3 +85,15 @@ def test_poison_goes_from_a_quorum_queue_into_one_byte_for_byte(crew, name):  # 
     assert not [header for header in found.headers if header.startswith("x-")]
     assert DeadLetters(crew.app).purge(reason="undecodable") == 1
     assert DeadLetters(crew.app).count() == 1
+
+
+def test_a_worker_on_a_dead_letter_queue_of_this_kind_replays_each_letter_once(crew, name):  # P4
+    result = crew.send("refuses", name)
+    crew.letter(result.id)
+    crew.start(concurrency=1, queues="dead_letters")
+    again = wait_until(
+        lambda: [letter for letter in crew.letters(result.id) if letter["replays"] == 1], 20, crew.logs
+    )[0]
+    assert (again["queue"], crew.events(name)) == ("celery", ["ran"] * 2)
+    wait_until(lambda: number_in(crew, "dead_letters") == 0, 10, crew.logs)
+    assert number_in(crew, "dead_letters.failed") == 1
