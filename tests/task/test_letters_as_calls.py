@@ -71,6 +71,18 @@ def test_a_letter_in_its_own_queue_is_a_replay_too(make_crew, name):  # P4
     assert DeadLetters(crew.app).count() == 1
 
 
+def test_a_call_that_came_by_a_pattern_is_replayed_to_the_queue_that_it_came_from(make_crew, name):  # D5
+    jobs = {"exchange": "jobs", "exchange_type": "topic", "routing_key": "job.#"}
+    crew = make_crew(task_queues={"work": jobs})
+    crew.start(concurrency=1)
+    crew.ready()
+    result = crew.send("refuses", name, queue="work", routing_key="job.pay")
+    assert crew.letter(result.id)["queue"] == "work"
+    DeadLetters(crew.app).replay(result.id)
+    wait_until(lambda: [found for found in crew.letters(result.id) if found["replays"] == 1], 15, crew.logs)
+    assert crew.events(name) == ["ran"] * 2
+
+
 def test_a_letter_of_an_unknown_task_on_the_dead_letter_queue_is_set_aside_as_it_is(make_crew, name):  # P4
     crew = make_crew()
     crew.start(concurrency=1, queues="celery,dead_letters")
