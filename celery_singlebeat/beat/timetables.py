@@ -29,6 +29,7 @@ from celery_singlebeat.policy.calendars import Calendar
 from celery_singlebeat.policy.entries import SHORTEST
 from celery_singlebeat.zones import first_change, first_instant, offset_at, wall_time, zone_name
 
+_DAY = timedelta(days=1)
 #: What the search for an event of the sun finds so soon after a slot is that slot again.
 _SAME_EVENT = timedelta(minutes=10)
 #: After how many days without an event of the sun there is none.
@@ -128,8 +129,8 @@ class Wall:
 
 
 class Rounded:
-    """A relative interval: Celery rounds the end of each period down to a whole day, hour, minute or
-    second of the zone.
+    """A relative interval: the end of each period is rounded down to a whole day, hour, minute or second of
+    the zone, by Celery; to a day by this class, since Celery before 5.7 misses midnight when clocks change.
     """
 
     is_predictable = True
@@ -141,6 +142,9 @@ class Rounded:
         self._period = _period(asked)
 
     def after(self, moment: datetime, *, anchor: datetime) -> datetime | None:  # noqa: ARG002 - the protocol
+        if self._period >= _DAY:
+            end = wall_time(moment, self._zone) + self._period
+            return first_instant(end.replace(hour=0, minute=0, second=0, microsecond=0), self._zone)
         local = moment.astimezone(self._zone)
         frozen = twin(self._asked, nowfun=lambda: local)  # remaining_estimate counts from now
         slot = whole(moment + frozen.remaining_estimate(local))

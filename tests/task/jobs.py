@@ -394,7 +394,7 @@ def collects(values, name):
 
 
 @app.task(name="jobs.notes_error")
-def notes_error(task_id, name):
+def notes_error(task_id, *, name):  # Celery 5.4 calls one with two positional parameters otherwise
     note(name, task_id)
 
 
