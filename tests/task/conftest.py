@@ -157,7 +157,7 @@ class Crew:
         return self.redis.zrange("singlebeat:jobs:{sb}:waiting", 0, -1)
 
     def logs(self):
-        return "\n".join(worker.logs()[-6000:] for worker in self.workers)
+        return "\n".join(worker.logs() for worker in self.workers)
 
     def close(self):
         for worker in self.workers + self.beats:
