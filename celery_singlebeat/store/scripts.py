@@ -58,13 +58,18 @@ class Scripts:
 
     def __init__(self, client: redis.Redis) -> None:
         self.client = client
+        self._digests: dict[str, str] = {}
 
     def run(self, name: str, keys: Sequence[str], args: Sequence[Argument]) -> Any:
         """Run lua/`name`.lua in one step; raises `StoreUnavailable`."""
+        digest = self._digests.get(name)
+        if digest is None:
+            digest = hashlib.sha1(source(name).encode(), usedforsecurity=False).hexdigest()
+            self._digests[name] = digest
         words = (len(keys), *keys, *args)
         with answers(name):
             try:
-                return self._ask("EVALSHA", _digest(name), *words)
+                return self._ask("EVALSHA", digest, *words)
             except redis.exceptions.NoScriptError:
                 return self._ask("EVAL", source(name), *words)
 
@@ -81,11 +86,6 @@ class Scripts:
             return connection.read_response()
         finally:
             pool.release(connection)
-
-
-@functools.cache
-def _digest(name: str) -> str:
-    return hashlib.sha1(source(name).encode(), usedforsecurity=False).hexdigest()
 
 
 #: Before redis-py 5.3 a pool wants to know for which command; since then it warns if it is told.
