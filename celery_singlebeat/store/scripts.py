@@ -77,13 +77,19 @@ class Scripts:
         """One command over a connection of the pool.
 
         `execute_command` does the same for half as much time again, which it spends on retries that
-        `connect` switches off. Whatever interrupts it, the connection closes itself, as there.
+        `connect` switches off.
         """
         pool = self.client.connection_pool
         connection: Any = pool.get_connection(*_COMMAND)
         try:
             connection.send_command(*words)
             return connection.read_response()
+        except redis.ResponseError:
+            raise
+        except BaseException:
+            # A time limit may strike between the two: the next caller would take this answer for its own.
+            connection.disconnect()
+            raise
         finally:
             pool.release(connection)
 
