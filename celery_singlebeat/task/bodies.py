@@ -63,10 +63,12 @@ def has_body(task_class: type) -> bool:
 
 
 def stands_alone(task_class: type) -> bool:
-    """Whether a task class has a `__call__` of its own, and no body that it could call."""
+    """Whether a task has a `__call__` of its own, and no body that it could call."""
     call: Any = getattr(task_class, "__call__")  # noqa: B004, B009 - what a call of its instances does
-    # In a worker Celery puts a function of its own into `Task`.
-    return not has_body(task_class) and call is not Task.__call__
+    # A class without a name is no task, but a base class of some. In a worker Celery puts a function of its
+    # own into `Task`.
+    is_task = getattr(task_class, "name", None) is not None
+    return is_task and not has_body(task_class) and call is not Task.__call__
 
 
 def body_of(task_class: type) -> Any:

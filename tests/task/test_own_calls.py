@@ -208,6 +208,11 @@ def test_a_call_of_its_own_without_a_body_is_refused_with_one_line(app, place):
     )
 
 
+def test_a_base_class_without_a_body_may_look_at_its_app():  # which binds it
+    app = Celery("calls", task_cls=base_class(through_ours), set_as_current=False)
+    assert app.Task.app is app
+
+
 # Instrumentation. Each is what a monitoring package does with the tasks of an app.
 
 
