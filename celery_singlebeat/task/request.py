@@ -32,7 +32,8 @@ from celery_singlebeat.errors import PoisonedCall, StoreUnavailable
 from celery_singlebeat.events import TaskBuried
 from celery_singlebeat.logs import logger
 from celery_singlebeat.policy import backoff, dead_letters
-from celery_singlebeat.task.burial import Failure, burial_of, letter_headers, undelayed
+from celery_singlebeat.task.burial import Failure, burial_of, letter_headers
+from celery_singlebeat.task.origins import undelayed
 from celery_singlebeat.task.overlap import tell_end
 from celery_singlebeat.task.rules import TaskRules
 from celery_singlebeat.task.workplace import Workplace, at_work, host

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from celery import Celery
 from celery.app.task import Context
 from celery.exceptions import Reject
 
 from celery_singlebeat.messages import parked
 from celery_singlebeat.moments import iso
 from celery_singlebeat.policy import dead_letters
+from celery_singlebeat.task.origins import bound_queue
 from celery_singlebeat.task.rules import TaskRules
 from celery_singlebeat.task.workplace import Workplace
 from celery_singlebeat.wiring import wire
@@ -26,7 +29,7 @@ def send_later(
             # Native delayed delivery of RabbitMQ counts whole seconds, and refuses none.
             moment = iso(place.clock.now() + timedelta(seconds=wait))
             when = {"headers": {**(signature.options.get("headers") or {}), "eta": moment}}
-        signature.apply_async(add_to_parent=False, **when)
+        signature.apply_async(add_to_parent=False, **when, **_own_queue(place.app, signature.options))
         return
     wiring = wire(place.app)
     records = parked(
@@ -35,6 +38,23 @@ def send_later(
         on_redis=wiring.broker is not None,
     )
     wiring.waiting_store().park(records, wait)
+
+
+def _own_queue(app: Celery, options: Mapping[str, Any]) -> dict[str, str]:
+    """Names the queue that a call came from, if an exchange of its own brought it.
+
+    Celery knows the exchange then, and takes the default queue for the one that native delayed delivery
+    leads to.
+    """
+    exchange = options.get("exchange")
+    if not exchange or options.get("queue"):
+        return {}
+    name = bound_queue(app, str(options.get("routing_key") or ""), str(exchange))
+    if not name:
+        return {}
+    queue = app.amqp.queues[name]
+    # The delay is written in front of a routing key, so there has to be one.
+    return {"queue": name} if queue.routing_key or queue.exchange.type == "direct" else {}
 
 
 def send_again(

@@ -15,6 +15,7 @@ SETTINGS = {
     "task_default_queue_type": "quorum",
     "task_default_exchange_type": "topic",
     "task_create_missing_queue_type": "quorum",  # those of `-Q`
+    "task_create_missing_queue_exchange_type": "topic",
 }
 DEAD_LETTERS = {"x-queue-type": "quorum"}
 
@@ -55,6 +56,16 @@ def test_a_call_waits_in_native_delayed_delivery_and_is_buried_and_replayed(crew
     wait_until(lambda: crew.app.AsyncResult(result.id).state == "SUCCESS", 15, crew.logs)
     assert len(crew.events(name)) == 4
     assert DeadLetters(crew.app).count() == 0
+
+
+def test_a_call_that_came_through_an_exchange_waits_for_the_queue_that_it_came_from(crew, name):
+    crew.start(concurrency=1, queues="orders")
+    crew.ready()
+    result = crew.send("delays", name, queue="orders")
+    letter = crew.letter(result.id)
+    assert letter["queue"] == "orders"
+    assert len(letter["attempts"]) == 3
+    assert len({attempt["pid"] for attempt in letter["attempts"]}) == 1  # of the one child on that queue
 
 
 def test_a_wait_below_a_second_is_kept_where_the_broker_counts_whole_seconds(crew, name):  # B1
