@@ -136,6 +136,7 @@ class SingleBeatRequest(Request):
         try:
             super().cancel(pool, signal, **options)
         except NotImplementedError:
+            self._is_cancelled = False
             logger.warning("%s[%s] cannot be ended in a pool of this kind: waiting", self.name, self.id)
 
     def acknowledge(self) -> None:
