@@ -169,9 +169,9 @@ def _run_locked(
     kwargs: dict[str, Any],
 ) -> Any:
     place, caller = execution.place, execution.caller
-    if not place.eager:
-        heartbeat().watch(lock, place.tell)
     try:
+        if not place.eager:
+            heartbeat().watch(lock, place.tell)
         place.tell(LockAcquired(task=caller.task, task_id=caller.task_id, key=lock.key, fence=lock.fence))
         result = _run(task, execution, body, args, kwargs)
         if execution.rules.aborts and lock.lapsed:
@@ -272,6 +272,9 @@ def _under_way(request: Context, execution: Execution) -> Iterator[None]:
         yield
     finally:
         execution.has_ended = True
+        if execution.lock is not None:
+            # A time limit may strike before the lock is given back: then it ends by its ttl.
+            heartbeat().forget(execution.lock)
 
 
 def _twice(ask: Callable[[], T]) -> T:
