@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +14,13 @@ from benchmarks.figures import Check
 from benchmarks.fleets import cpu
 from benchmarks.queues import enqueue, wait_until_empty
 from benchmarks.workers import processes, working
+from celery_singlebeat.testing.processes import ManagedProcess
 from celery_singlebeat.testing.servers import EmbeddedRedis
 
 PLAIN, LATE, LOCKED = "plain", "late", "locked"
 TASKS = (PLAIN, LATE, LOCKED)
 POOLS = ("solo", "prefork")
-#: What the mission asks of two cores.
+#: What two cores have to manage, which also carry Redis.
 LEAST_A_MINUTE = 100_000
 MOST_TRIPS = 2.05
 #: Calls after which scripts are loaded and children have begun.
@@ -48,19 +50,21 @@ def throughput(*, calls: int, rounds: int = 2) -> list[Throughput]:
     found: dict[tuple[str, str], Throughput] = {}
     for pool in POOLS:
         with EmbeddedRedis() as server, working(server, "-P", pool) as workers:
-            pids = processes(workers)
             for task in TASKS:
-                _round(server, pids, task, WARM)
+                _round(server, workers, task, WARM)
             for turn in range(rounds):
                 for task in TASKS if turn % 2 == 0 else reversed(TASKS):
-                    one = Throughput(pool, task, *_round(server, pids, task, calls))
+                    one = Throughput(pool, task, *_round(server, workers, task, calls))
                     if (pool, task) not in found or one.a_minute > found[pool, task].a_minute:
                         found[pool, task] = one
     return list(found.values())
 
 
-def _round(server: EmbeddedRedis, pids: list[int], task: str, calls: int) -> tuple[float, ...]:
+def _round(
+    server: EmbeddedRedis, workers: Sequence[ManagedProcess], task: str, calls: int
+) -> tuple[float, ...]:
     """Calls a minute, microseconds of the workers and of Redis for each, and its requests."""
+    pids = processes(workers)  # the children of a pool begin with its first round
     enqueue(server, task, range(calls))
     with server.client() as client:
         before = _counts(client, pids)
