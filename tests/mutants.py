@@ -175,6 +175,20 @@ MUTANTS = (
         (f"{LOCKS}::test_asking_again_with_the_own_token_returns_the_same_grant", f"{MACHINE}_a_redis"),
     ),
     Mutant(
+        "interrupted script",
+        "the answer of a script that was interrupted goes to the next one",
+        "celery_singlebeat/store/scripts.py",
+        replaced("connection.disconnect()", "pass"),
+        ("tests/store/test_scripts.py",),
+    ),
+    Mutant(
+        "interrupted execution",
+        "the lock of an execution that was interrupted beside its body is renewed for ever",
+        "celery_singlebeat/task/execution.py",
+        replaced("heartbeat().forget(execution.lock)", "pass"),
+        ("tests/task/test_interruptions.py",),
+    ),
+    Mutant(
         "lock trust",
         "a slow answer to an acquisition lengthens the trust in a lock",
         "celery_singlebeat/task/holding.py",
