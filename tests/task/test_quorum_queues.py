@@ -2,6 +2,7 @@
 
 import itertools
 
+import celery
 import pytest
 
 from celery_singlebeat import DeadLetters, was_skipped
@@ -18,6 +19,8 @@ SETTINGS = {
     "task_create_missing_queue_exchange_type": "topic",
 }
 DEAD_LETTERS = {"x-queue-type": "quorum"}
+#: What `-Q` names is declared as a quorum queue.
+MISSING = pytest.mark.skipif(celery.VERSION < (5, 6), reason="older Celery makes no quorum queues for -Q")
 
 
 @pytest.fixture
@@ -58,6 +61,7 @@ def test_a_call_waits_in_native_delayed_delivery_and_is_buried_and_replayed(crew
     assert DeadLetters(crew.app).count() == 0
 
 
+@MISSING
 def test_a_call_that_came_through_an_exchange_waits_for_the_queue_that_it_came_from(crew, name):
     crew.start(concurrency=1, queues="orders")
     crew.ready()
@@ -98,6 +102,7 @@ def test_poison_goes_from_a_quorum_queue_into_one_byte_for_byte(crew, name):  # 
     assert DeadLetters(crew.app).count() == 1
 
 
+@MISSING
 def test_a_worker_on_a_dead_letter_queue_of_this_kind_replays_each_letter_once(crew, name):  # P4
     result = crew.send("refuses", name)
     crew.letter(result.id)
