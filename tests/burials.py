@@ -95,7 +95,7 @@ def run(
         redis_server = stack.enter_context(EmbeddedRedis("--appendfsync", "always", appendonly=True))
         server: Any = redis_server
         settings: dict[str, Any] = {
-            "broker_transport_options": {"visibility_timeout": VISIBILITY},
+            "broker_transport_options": {"visibility_timeout": VISIBILITY, "unacked_mutex_expire": 1},
             "singlebeat_lock_ttl": 5,
         }
         url = ""

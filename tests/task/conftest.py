@@ -15,6 +15,9 @@ from celery_singlebeat.testing.servers import EmbeddedRedis
 from tests.support.nodes import REPOSITORY
 
 SLACK = 3.0
+#: A Redis broker that soon delivers again what nobody acknowledged. A worker that is killed while it looks
+#: for such messages leaves kombu's mutex behind: nobody else looks until it expires, by default in 5 minutes.
+IMPATIENT = {"visibility_timeout": 1, "unacked_mutex_expire": 1}
 THREADS = pytest.mark.skipif(
     celery.VERSION < (5, 7), reason="the threads pool of older Celery stalls on its own retries"
 )

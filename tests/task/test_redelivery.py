@@ -12,7 +12,7 @@ from celery import chain, chord, group
 from celery_singlebeat import was_skipped
 from celery_singlebeat.task.conflicts import _SHORTEST_STANDBY as SHORTEST_STANDBY
 from celery_singlebeat.testing.processes import wait_until
-from tests.task.conftest import SLACK
+from tests.task.conftest import IMPATIENT, SLACK
 from tests.task.jobs import TTL
 
 pytestmark = [pytest.mark.process, pytest.mark.redis]
@@ -105,7 +105,7 @@ def test_a_finished_call_does_not_run_again(crew, name):  # G3, N5, guard: outco
 @pytest.mark.fault
 @pytest.mark.slow
 def test_a_task_longer_than_the_visibility_timeout_runs_once(make_crew, name):  # G3
-    crew = make_crew(broker_transport_options={"visibility_timeout": 1})
+    crew = make_crew(broker_transport_options=IMPATIENT)
     crew.start(concurrency=1)
     crew.start(concurrency=1)
     crew.ready()
@@ -127,7 +127,7 @@ def test_a_task_longer_than_the_visibility_timeout_runs_once(make_crew, name):  
 @pytest.mark.fault
 @pytest.mark.slow
 def test_a_backoff_longer_than_the_visibility_timeout_adds_no_attempts(make_crew, name):  # N5
-    crew = make_crew(broker_transport_options={"visibility_timeout": 1})
+    crew = make_crew(broker_transport_options=IMPATIENT)
     crew.start(concurrency=2)
     crew.start(concurrency=2)
     crew.ready()
@@ -152,7 +152,7 @@ def test_a_backoff_longer_than_the_visibility_timeout_adds_no_attempts(make_crew
 @pytest.mark.fault
 @pytest.mark.slow
 def test_a_call_with_an_eta_beyond_the_visibility_timeout_runs_once(make_crew, name):  # G3, N5
-    crew = make_crew(broker_transport_options={"visibility_timeout": 1})
+    crew = make_crew(broker_transport_options=IMPATIENT)
     crew.start(concurrency=1)
     crew.start(concurrency=1)
     crew.ready()
@@ -186,7 +186,7 @@ def test_a_call_that_kills_its_workers_is_buried_at_its_limit(crew, name):  # G7
 @pytest.mark.fault
 @pytest.mark.slow
 def test_poison_is_found_also_when_whole_workers_die(make_crew, name):  # N6
-    crew = make_crew(broker_transport_options={"visibility_timeout": 1})
+    crew = make_crew(broker_transport_options=IMPATIENT)
     worker = crew.start(concurrency=1)
     result = crew.send("deadly_to_workers", name)
 

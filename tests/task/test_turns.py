@@ -9,7 +9,7 @@ from celery.exceptions import ChordError, TaskRevokedError
 
 from celery_singlebeat import was_skipped
 from celery_singlebeat.testing.processes import wait_until
-from tests.task.conftest import SLACK
+from tests.task.conftest import IMPATIENT, SLACK
 from tests.task.jobs import TTL
 
 pytestmark = [pytest.mark.process, pytest.mark.redis]
@@ -77,7 +77,7 @@ def test_a_call_whose_child_is_killed_runs_again_and_so_does_the_one_that_follow
 @pytest.mark.parametrize("kind", ["redis", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq)])
 def test_the_call_that_follows_outlives_its_worker(make_crew, request, name, kind):  # N9
     if kind == "redis":
-        crew = make_crew(broker_transport_options={"visibility_timeout": 1})
+        crew = make_crew(broker_transport_options=IMPATIENT)
     else:
         url = request.getfixturevalue("rabbitmq_url")
         crew = make_crew(broker=url, singlebeat_redis_url=make_crew.lock_server().url())
