@@ -1,5 +1,6 @@
 """Workers of `tests.task.jobs`, as processes; a test judges them by what their bodies left in Redis."""
 
+import functools
 import json
 import sys
 import time
@@ -21,6 +22,14 @@ IMPATIENT = {"visibility_timeout": 1, "unacked_mutex_expire": 1}
 THREADS = pytest.mark.skipif(
     celery.VERSION < (5, 7), reason="the threads pool of older Celery stalls on its own retries"
 )
+
+
+@pytest.fixture
+def app():
+    """An app whose settings name no Redis at all, and whose tasks no other app gets to see."""
+    with Celery("alone", set_as_current=False) as app:
+        app.task = functools.partial(app.task, shared=False)
+        yield app
 
 
 class Crew:

@@ -13,14 +13,6 @@ from celery.exceptions import Ignore, MaxRetriesExceededError, Reject, Retry
 from celery_singlebeat import LockConflict, LockKeyError, LockLost, SingleBeatTask, signals, was_skipped
 
 
-@pytest.fixture
-def app():
-    """An app whose settings name no Redis at all, and whose tasks no other app gets to see."""
-    with Celery("eager", set_as_current=False) as app:
-        app.task = functools.partial(app.task, shared=False)
-        yield app
-
-
 def key_of(task, *args, **kwargs):
     return task.apply(args, kwargs).get()
 

@@ -18,26 +18,19 @@ from celery_singlebeat.policy import dead_letters
 from celery_singlebeat.store.letter_ports import Verdict
 from celery_singlebeat.store.waiting_ports import Rank
 from celery_singlebeat.wiring import wire
+from tests.support.letters import letter_with
 
 TASKS = ("shop.charge", "shop.refund")
 DIED = datetime(2026, 3, 2, 12, tzinfo=timezone.utc)
 
 
 def headers(number, **about):
-    letter = dead_letters.letter(
-        reason="max_retries",
+    letter = letter_with(
         exception="ValueError" if number % 10 else "KeyError",
         message="no",
         traceback="Traceback (most recent call last): ...",
         history=[dead_letters.record(attempt=1, failed_at="t", exception="ValueError")],
         died_at=(DIED + timedelta(seconds=number)).isoformat(),
-        queue="celery",
-        exchange="",
-        routing_key="celery",
-        priority=0,
-        entry=None,
-        slot=None,
-        replays=0,
     )
     return {"id": f"call{number}", "task": TASKS[number % 2], dead_letters.LETTER: {**letter, **about}}
 

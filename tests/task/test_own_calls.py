@@ -9,13 +9,6 @@ from celery.app import trace
 from celery_singlebeat import SettingsError, SingleBeatTask, was_skipped
 
 
-@pytest.fixture
-def app():
-    with Celery("calls", set_as_current=False) as app:
-        app.task = functools.partial(app.task, shared=False)
-        yield app
-
-
 def through_self(self, *args, **kwargs):
     return self.run(*args, **kwargs)
 

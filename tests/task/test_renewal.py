@@ -35,6 +35,17 @@ def client(server):
 
 
 @contextmanager
+def beside(work, *, end):
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        end()
+        thread.join()
+
+
+@contextmanager
 def frozen(server, _):
     server.pause()
     try:
@@ -58,13 +69,8 @@ def cutting_every_connection(server, client):
             with suppress(redis.RedisError):
                 client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
-    cutting = threading.Thread(target=cut)
-    cutting.start()
-    try:
+    with beside(cut, end=stop.set):
         yield
-    finally:
-        stop.set()
-        cutting.join()
 
 
 @contextmanager
@@ -80,13 +86,8 @@ def busy_with_a_script(server, client):
             other.eval("while true do end", 0)
 
     client.config_set("busy-reply-threshold", 10)
-    spinning = threading.Thread(target=spin)
-    spinning.start()
-    try:
+    with beside(spin, end=client.script_kill):
         yield
-    finally:
-        client.script_kill()
-        spinning.join()
 
 
 @contextmanager
