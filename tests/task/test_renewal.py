@@ -18,7 +18,7 @@ from celery_singlebeat.wiring import wire
 
 pytestmark = [pytest.mark.redis, pytest.mark.fault]
 
-TTL = 1.5
+TTL = 2.4
 OUTAGE = 0.55 * TTL
 
 
