@@ -178,6 +178,8 @@ class Dispatcher:
         if not due:
             self._agenda.put(line)
             return None
+        # To know what is due may have taken long by itself; some messages have to follow in any case.
+        until = max(until, later(self._clock.monotonic(), self._patience / 2))
         parcel = Parcel(line, omitted=omitted)
         missed = omitted
         for verdict in self._verdicts(line, due, now):
@@ -263,10 +265,13 @@ class Dispatcher:
         parcels, self._unanswered = self._unanswered, []
         for parcel in parcels:
             mark = memory.marks.get(parcel.line.name)
+            if mark is None:
+                continue
             for claim, call_id in zip(parcel.claims, parcel.ids, strict=True):
                 # Of a slot that must not overlap, the mark does not tell whether it was dispatched.
-                if call_id and mark is not None and claim.slot <= mark and not claim.overlap:
+                if call_id and claim.slot <= mark and not claim.overlap:
                     self._dispatched(parcel.line, claim, grant, self._elector.due_now())
+            self._tell_skipped(parcel, mark, grant.epoch)
 
     def _dispatched(self, line: Line, claim: Claim, grant: Grant, now: datetime) -> None:
         lateness = max(0.0, (now - claim.slot - line.delay(claim.slot)).total_seconds())
@@ -309,7 +314,8 @@ class Dispatcher:
             elif call_id:
                 self._dispatched(line, claim, grant, now)
                 records += self._kept_of(claim, outcome)
-        self._tell_skipped(parcel, grant.epoch)
+        if line.mark is not None:
+            self._tell_skipped(parcel, line.mark, grant.epoch)
         self._agenda.put(line, at=again)
 
     def _kept_of(self, claim: Claim, outcome: Outcome) -> list[tuple[str, str]]:
@@ -321,10 +327,9 @@ class Dispatcher:
             self._drain()
         return []
 
-    def _tell_skipped(self, parcel: Parcel, epoch: int) -> None:
+    def _tell_skipped(self, parcel: Parcel, mark: datetime, epoch: int) -> None:
         """Tell of the slots whose verdict the store has taken: the newest one by one, the others together."""
-        line, mark = parcel.line, parcel.line.mark
-        if mark is None or parcel.claims[0].slot > mark:
+        if parcel.claims[0].slot > mark:
             return
         taken = [skip for skip in parcel.skipped if skip.slot <= mark]
         older, newest = taken[:-MOST_TOLD], taken[-MOST_TOLD:]
@@ -332,7 +337,7 @@ class Dispatcher:
             reasons = [skip.reason for skip in (*older[-1:], *newest[:1])] or ["limit"]
             self._tell(
                 SlotsSkipped(
-                    entry=line.name,
+                    entry=parcel.line.name,
                     slot=newest[0].slot if newest else parcel.claims[0].slot,
                     count=len(older) + parcel.omitted,
                     epoch=epoch,
@@ -340,7 +345,7 @@ class Dispatcher:
                 )
             )
         for skip in newest:
-            self._tell(SlotSkipped(entry=line.name, slot=skip.slot, epoch=epoch, reason=skip.reason))
+            self._tell(SlotSkipped(entry=parcel.line.name, slot=skip.slot, epoch=epoch, reason=skip.reason))
 
     def _refused(self, claim: Claim, epoch: int, reason: str) -> None:
         self._tell(SlotRefused(entry=claim.entry, slot=claim.slot, epoch=epoch, reason=reason))

@@ -19,12 +19,14 @@ from celery_singlebeat.events import EntryParked, Listener
 from celery_singlebeat.policy.entries import EntryRules
 from celery_singlebeat.policy.jitter import delay
 from celery_singlebeat.policy.pauses import Pause
+from celery_singlebeat.policy.slots import Misfire
 from celery_singlebeat.store.ports import Enrolment, Memory
 
 logger = logging.getLogger(__name__)
 
-#: How many due slots of one entry get their verdict one by one, and how many older ones are counted.
-MOST_DUE, MOST_COUNTED = 1000, 20_000
+#: How many due slots of one entry get their verdict one by one, how many more if so many are to be caught up,
+#: and how many older ones are counted.
+MOST_DUE, MOST_CAUGHT_UP, MOST_COUNTED = 1000, 10_000, 20_000
 #: How far a stored mark may lie ahead: clocks may be wrong by hours, and no slot is claimed in advance.
 PLAUSIBLE = timedelta(days=1)
 #: After so many lines a long loop says that it goes on.
@@ -93,23 +95,26 @@ class Line:
         return delay(self.name, slot, jitter=self.rules.jitter, following=following)
 
     def due(self, now: datetime) -> tuple[list[datetime], int]:
-        """The newest `MOST_DUE` slots up to `now`, oldest first; and how many older ones there are.
+        """The newest slots up to `now`, oldest first: `MOST_DUE`, and those that may be caught up; and how
+        many older ones there are.
 
         After a very long stop the older ones, except of an interval, are counted up to `MOST_COUNTED`
         only, so that catching up takes no longer than a moment.
         """
         if isinstance(self.timetable, Live):
             return self._live(self.timetable, now), 0
-        slots: deque[datetime] = deque(maxlen=MOST_DUE)
+        missed = self.rules.missed
+        keep = MOST_DUE + (min(missed.limit, MOST_CAUGHT_UP) if missed.misfire is Misfire.ALL else 0)
+        slots: deque[datetime] = deque(maxlen=keep)
         seen = 0
         slot, anchor = self.next, self.anchor or now
         if isinstance(self.timetable, (Interval, Window)) and slot is not None:
-            slot, seen = self.timetable.leap(slot, now, keep=MOST_DUE, anchor=anchor)
+            slot, seen = self.timetable.leap(slot, now, keep=keep, anchor=anchor)
         leapt = seen > 0
         while slot is not None and slot <= now:
             slots.append(slot)
             seen += 1
-            if seen == MOST_COUNTED and not leapt:
+            if seen == keep + MOST_COUNTED and not leapt:
                 slot = max(slot, now - (slots[-1] - slots[0]))
             slot = self.timetable.after(slot, anchor=anchor)
         older = seen - len(slots)

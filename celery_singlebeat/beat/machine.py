@@ -5,6 +5,7 @@ Made at the first tick, in the process that ticks; nothing here knows Celery's s
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Callable, Iterable, Mapping
@@ -28,6 +29,8 @@ from celery_singlebeat.store.ports import Candidate, NodeReport
 from celery_singlebeat.store.schedule_ports import Record
 from celery_singlebeat.store.waiting_ports import Rank
 from celery_singlebeat.wiring import Wiring
+
+logger = logging.getLogger(__name__)
 
 #: Longest sleeps between two ticks, in seconds, for a standby and for a leader.
 STANDBY_NAP, LEADER_NAP = 0.025, 0.1
@@ -200,6 +203,7 @@ class Machine:
         try:
             with nobody_waits_for_results():
                 if not self.dispatcher.is_current(grant):
+                    self._mend(grant)
                     self.dynamic.tell()
                 self._read_changes()
                 self.dispatcher.adopt(grant)
@@ -212,11 +216,20 @@ class Machine:
             self.dispatcher.forget()
             return SOON
         except StoreUnavailable:
+            self.elector.silences += 1  # also an answer that cannot be used: look at everything again
             return STANDBY_NAP
         next_at = self.agenda.next_at()
         if next_at is None:
             return LEADER_NAP
         return min(LEADER_NAP, max(0.001, (next_at - self.elector.due_now()).total_seconds()))
+
+    def _mend(self, grant: Grant) -> None:
+        for place in self._store.mend(grant):
+            logger.error(
+                "what stood where the schedule's state belongs was of another type, and is kept as %s; "
+                "whatever was there begins anew",
+                place,
+            )
 
     def _stand_by(self) -> float:
         if self._has_led:

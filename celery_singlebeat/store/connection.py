@@ -134,7 +134,8 @@ def connect(address: Address, *, timeout: float, decode: bool = True, name: str 
     """A client for `address` that tries each command once and waits at most `timeout` seconds.
 
     Nothing is sent again behind the caller's back: whoever asks decides whether asking again is safe.
-    The socket timeout is explicit because beat sets a process-wide default of 30 s.
+    The socket timeout is explicit because beat sets a process-wide default of 30 s. Bytes that are no text
+    are read as text all the same: what cannot be read is one value then, and not the answer that holds it.
     """
     options = {key: value for key, value in address.options.items() if key not in _OWN_OPTIONS}
     settings: dict[str, Any] = {
@@ -146,6 +147,7 @@ def connect(address: Address, *, timeout: float, decode: bool = True, name: str 
         "socket_timeout": timeout,
         "socket_connect_timeout": timeout,
         "decode_responses": decode,
+        "encoding_errors": "backslashreplace" if decode else "strict",
         "retry": Retry(NoBackoff(), 0),
         **_quiet(),
         "client_name": name or None,

@@ -231,18 +231,25 @@ class MemoryBeatStore:
     def _refusal(self, claim: Claim, slot: datetime, now: datetime, changed: set[str]) -> str | None:
         mark = self._kept.marks.get(claim.entry)
         running = self._kept.schedule.running.get(claim.entry)
-        goes_on = running is not None and now - running[0] < timedelta(seconds=RUN_FORGOTTEN)
+        goes_on = running is not None and abs(now - running[0]) < timedelta(seconds=RUN_FORGOTTEN)
         if claim.entry in changed:
             return "changed"
         if slot > now:
             return "early"
         if claim.base is not None and (mark is None or mark < whole(claim.base)):
             return "forgotten"
+        if mark is not None and mark > now + timedelta(days=1):
+            return "forgotten"
         if mark is not None and mark >= slot:
             return "already"
         if goes_on and claim.writes and claim.overlap:
             return "busy" if claim.overlap == "queue" else "overlap"
         return None
+
+    def mend(self, grant: Grant) -> list[str]:
+        with self._guard:
+            self._demand(grant)
+            return []
 
     def outbox(self) -> list[tuple[str, str]]:
         with self._guard:

@@ -157,8 +157,9 @@ class Outcome:
     """What became of a claim: "sent", "already", "early", "error" with its text; "overlap": the slot is
     skipped, since the run before goes on.
 
-    Nothing was done for these: "forgotten": the store has lost the mark that it builds on; "changed":
-    somebody changed the entry since the caller looked; "busy": the slot waits for the run before.
+    Nothing was done for these: "forgotten": the store has lost the mark that it builds on, or has one that
+    cannot be; "changed": somebody changed the entry since the caller looked; "busy": the slot waits for the
+    run before.
     """
 
     kind: str
@@ -212,6 +213,13 @@ class SlotStore(Protocol):
         """Claim each slot and write its messages, in one step; one outcome for each claim, in order,
         and the store's time. `cursor`: which changes of the schedule the caller has. Raises `Deposed` when
         nothing was done.
+        """
+        ...
+
+    def mend(self, grant: Grant) -> list[str]:
+        """Put aside what stands where state belongs and is of a type that no state has; under which names.
+
+        What is lost with it begins anew, from now. Raises `Deposed` when nothing was done.
         """
         ...
 

@@ -170,6 +170,16 @@ class RedisBeatStore:
             raise Deposed(grant.epoch)
         return from_millis(now), [_outcome(value) for value in outcomes]
 
+    def mend(self, grant: Grant) -> list[str]:
+        keys = self._keys
+        hashes = [keys.marks, keys.entries, keys.schedule, keys.runs, keys.counters, keys.leader]
+        hashes += [keys.outbox, keys.paused, keys.running, keys.nodes]
+        kinds = {**dict.fromkeys(hashes, "hash"), keys.changes: "stream"}
+        places = self._scripts.run("state_mend", [keys.lease, *kinds], [grant.token, *kinds.values()])
+        if places == -1:
+            raise Deposed(grant.epoch)
+        return [place for place in places if place]
+
     def outbox(self) -> list[tuple[str, str]]:
         with answers("outbox"):
             records: Any = self._client.hgetall(self._keys.outbox)
@@ -286,6 +296,8 @@ def _ms(seconds: float) -> int:
 
 
 def _mark(text: str) -> datetime:
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(f"{text!r} is no moment")
     return from_millis(int(text))
 
 
@@ -299,7 +311,7 @@ def _moment(text: str) -> datetime | None:
 
 def _enrolment(text: str) -> Enrolment:
     anchor, _, rule = text.partition(" ")
-    return Enrolment(from_millis(int(anchor)), rule)
+    return Enrolment(_mark(anchor), rule)
 
 
 def _readable(raw: Mapping[str, str], read: Callable[[str], Any], unreadable: list[str]) -> dict[str, Any]:
@@ -320,8 +332,11 @@ def _outcome(value: int | str) -> Outcome:
 
 
 def _slot_of(record: str) -> int:
-    text = record.partition(" ")[0]
-    return int(text) if text.isdigit() else 0
+    return _number(record.partition(" ")[0])
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def _leader(lease: str | None, ttl: int, about: Mapping[str, str]) -> Leader | None:
@@ -332,9 +347,9 @@ def _leader(lease: str | None, ttl: int, about: Mapping[str, str]) -> Leader | N
     return Leader(
         node=known.get("node", "?"),
         host=known.get("host", "?"),
-        pid=int(known.get("pid", 0)),
-        epoch=int(epoch) if epoch.isdigit() else 0,
-        since=from_millis(int(known.get("since", 0))),
+        pid=_number(known.get("pid", "")),
+        epoch=_number(epoch),
+        since=_moment(known.get("since", "")) or from_millis(0),
         lease_remaining=max(0, ttl) / 1000,
     )
 

@@ -6,6 +6,8 @@ import pytest
 import redis
 
 from celery_singlebeat.clock import SystemClock
+from celery_singlebeat.store.connection import address_from
+from celery_singlebeat.store.connection import connect as connect_to
 from celery_singlebeat.store.keys import Keys
 from celery_singlebeat.store.memory_beat import MemoryBeatStore
 from celery_singlebeat.store.ports import Candidate, Claim, Push
@@ -56,7 +58,7 @@ def _redis_bench(url: str) -> Bench:
     keys = Keys(next(_prefixes))
 
     def connect(hasty: bool) -> redis.Redis:
-        return redis.Redis.from_url(url, decode_responses=True, socket_timeout=5)
+        return connect_to(address_from(url, {}, setting="url"), timeout=5)
 
     return Bench(RedisBeatStore(connect, keys), time.sleep, connect(False), keys)
 

@@ -240,9 +240,54 @@ def test_state_that_cannot_be_read_is_named_entry_by_entry(redis_bench):
 def test_enrolling_an_entry_clears_a_mark_that_cannot_be(redis_bench):  # G8
     bench, grant = redis_bench, redis_bench.lead()
     sound = millis(bench.ago(5))
-    bench.client.hset(bench.keys.marks, mapping={"word": "yesterday", "far": 10**14, "sound": sound})
-    bench.store.enroll(grant, {name: Enrolment(bench.now(), "rule") for name in ("word", "far", "sound")})
+    damaged = {"word": "yesterday", "far": 10**14, "nan": "nan", "below": "-inf", "bytes": b"\xff"}
+    bench.client.hset(bench.keys.marks, mapping={**damaged, "sound": sound})
+    bench.store.enroll(grant, {name: Enrolment(bench.now(), "rule") for name in (*damaged, "sound")})
     assert bench.client.hgetall(bench.keys.marks) == {"sound": str(sound)}
+
+
+def test_a_mark_that_no_clock_can_have_made_is_forgotten_and_claims_no_slot(bench, emit):  # G8
+    grant, far = bench.lead(), bench.now() + timedelta(days=400)
+    bench.store.enroll(grant, {"e": Enrolment(bench.ago(9), "rule", mark=far)})
+    assert emit(grant, "e", bench.ago(1)) == "forgotten"
+    bench.store.enroll(grant, {"e": Enrolment(bench.ago(9), "rule")})
+    assert emit(grant, "e", bench.ago(1)) == "sent"
+
+
+def test_bytes_that_are_no_text_are_one_value_that_cannot_be_read(redis_bench):  # G8
+    bench, grant = redis_bench, redis_bench.lead()
+    keys, rubbish = bench.keys, b"\xff\xfe"
+    for key in (keys.marks, keys.entries, keys.runs, keys.counters, keys.nodes, keys.paused, keys.leader):
+        bench.client.hset(key, "bytes", rubbish)
+    bench.client.hset(keys.leader, "pid", rubbish)
+    bench.client.hset(keys.marks, rubbish, "1")
+    memory = bench.store.remember()
+    assert set(memory.unreadable) == {"bytes"}
+    assert "bytes" not in {**memory.marks, **memory.entries, **memory.runs}
+    overview = bench.store.overview()
+    assert overview.leader.epoch == grant.epoch
+    assert [node.role for node in overview.nodes] == ["unreadable"]
+    assert bench.store.schedule.changes().pauses == {"bytes": None}
+
+
+def test_what_has_another_type_is_put_aside_by_the_leader_alone_and_nothing_is_repeated(redis_bench):  # G8
+    bench, keys, grant = redis_bench, redis_bench.keys, redis_bench.lead()
+    bench.store.enroll(grant, {"e": Enrolment(bench.ago(60), "rule")})
+    bench.store.schedule.put({"dynamic": ("rule", "{}")})
+    assert bench.store.mend(grant) == []
+    for key in (keys.marks, keys.runs, keys.changes):
+        bench.client.delete(key)
+        bench.client.set(key, "a string")
+    with pytest.raises(Deposed):
+        bench.store.mend(Grant(grant.epoch, "b"))
+    asked = bench.now()
+    places = bench.store.mend(grant)
+    assert [place.rpartition(":damaged:")[0] for place in places] == [keys.marks, keys.runs, keys.changes]
+    assert [bench.client.get(place) for place in places] == ["a string"] * 3
+    memory = bench.store.remember()
+    assert set(memory.marks) == {"e", "dynamic"}
+    assert min(memory.marks.values()) >= asked
+    assert bench.store.schedule.changes("0-1").is_everything
 
 
 def test_no_answer_is_an_error_not_a_no(redis_bench):  # M2

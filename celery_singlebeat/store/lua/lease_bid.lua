@@ -24,14 +24,25 @@
 --           listeners: how many hear the events, or 0 if this server does not tell
 --
 -- Safe to send again: the holder's own nonce gets its own grant. Most bids find a holder that is well, and
--- every standby sends them all the time: what only a winner needs is not touched before.
+-- every standby sends them all the time: what only a winner needs is not touched before, and a winner puts
+-- aside what cannot be what it should be. The rest is for the leader to put aside.
+-- with: count
+-- with: put_aside
 local function now_ms()
   local t = redis.call('TIME')
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
+local function field(key, name)
+  local found = redis.pcall('HGET', key, name)
+  return type(found) == 'string' and found or ''
+end
+
 local now = now_ms()
-local held = redis.call('GET', KEYS[1])
+local held = redis.pcall('GET', KEYS[1])
+if type(held) == 'table' then
+  held = false -- it is no string, and nobody's lease
+end
 local reason = 'free'
 local seen = {}
 
@@ -42,7 +53,7 @@ if held then
     return {'won', held, 'again', now}
   end
   reason = nil
-  local leader = redis.call('HMGET', KEYS[3], 'token', 'presence', 'since', 'emitted', 'schedule',
+  local leader = redis.pcall('HMGET', KEYS[3], 'token', 'presence', 'since', 'emitted', 'schedule',
     'renewals')
   local described = leader[1] == held
   local renewals = described and leader[6] or ''
@@ -72,13 +83,13 @@ if held then
   local grace = tonumber(ARGV[4])
   local settled = emitted > since or now > since + 10 * grace
   for _, pair in ipairs(overdue) do
-    local mark = redis.call('HGET', KEYS[4], pair[1])
+    local mark = field(KEYS[4], pair[1])
     seen[#seen + 1] = pair[1]
-    seen[#seen + 1] = mark or ''
+    seen[#seen + 1] = mark
     local slot, known = tonumber(pair[2]), false
     local version = pair[3]
     if version ~= '' then
-      local record = redis.call('HGET', KEYS[6], pair[1]) or ''
+      local record = field(KEYS[6], pair[1])
       known = string.sub(record, 1, #version + 1) == version .. ' '
     else
       known = leader[5] == ARGV[10]
@@ -95,8 +106,12 @@ if held then
 end
 
 local about = cjson.decode(ARGV[5])
-local epoch = redis.call('INCR', KEYS[2])
-if epoch < now then
+put_aside(KEYS[1], 'string', now)
+put_aside(KEYS[2], 'string', now)
+put_aside(KEYS[3], 'hash', now)
+put_aside(KEYS[5], 'hash', now)
+local epoch = redis.pcall('INCR', KEYS[2])
+if type(epoch) == 'table' or epoch < now or epoch > 99999999999999 then
   epoch = now
   redis.call('SET', KEYS[2], epoch)
 end
@@ -105,7 +120,7 @@ redis.call('SET', KEYS[1], token, 'PX', ARGV[2])
 redis.call('HSET', KEYS[3], 'token', token, 'epoch', epoch, 'since', now, 'emitted', now,
   'node', about.node, 'host', about.host, 'pid', about.pid, 'schedule', ARGV[10],
   'presence', about.presence, 'renewals', 0)
-redis.call('HINCRBY', KEYS[5], 'elections', 1)
-redis.call('HINCRBY', KEYS[5], 'elections:' .. reason, 1)
+count(KEYS[5], 'elections', 1)
+count(KEYS[5], 'elections:' .. reason, 1)
 redis.call('PUBLISH', ARGV[7], 'acquired ' .. token)
 return {'won', token, reason, now}

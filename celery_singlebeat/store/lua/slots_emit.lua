@@ -12,7 +12,7 @@
 --   ARGV[1] token     of the caller's grant
 --   ARGV[2] claims    JSON [[entry, slot, missed, writes, base, overlap], ...], ascending within an entry;
 --                     base: the mark that the claim builds on, or -1; a lower one here means that this
---                     server has lost writes that it acknowledged;
+--                     server has lost writes that it acknowledged, one a day ahead that something else wrote it;
 --                     missed: how many slots before this one got the verdict not to run;
 --                     writes: [[kind, key, payload], ...], empty for a slot that is skipped:
 --                       ["push", index in KEYS, index in ARGV]
@@ -28,13 +28,14 @@
 --                                | -5 overlap: the slot is skipped | -6 busy: it has to wait
 --                                | "text" the queue refused it
 --         | {now, -1} nothing was done: the caller does not lead
+-- with: count
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local claims = cjson.decode(ARGV[2])
 
 -- guard: token
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
-  redis.call('HINCRBY', KEYS[4], 'refused', #claims)
+  count(KEYS[4], 'refused', #claims)
   return {now, -1}
 end
 -- end guard
@@ -64,7 +65,7 @@ end
 -- Whether the newest run of an entry goes on, as far as is known.
 local function runs(entry, forget)
   local since = tonumber(string.match(redis.call('HGET', KEYS[8], entry) or '', '^(%d+) '))
-  return since and now - since < forget
+  return since and math.abs(now - since) < forget
 end
 
 local outcomes = {now}
@@ -79,7 +80,7 @@ for i, claim in ipairs(claims) do
   end
   -- end guard
   -- guard: base
-  if mark < claim[5] then
+  if mark < claim[5] or mark > now + 86400000 then
     outcome = -3
   end
   -- end guard
@@ -122,9 +123,7 @@ for i, claim in ipairs(claims) do
     redis.call('HSET', KEYS[2], entry, slot)
     missed = missed + claim[3]
     if #claim[4] > 0 and not failed then
-      if type(redis.pcall('HINCRBY', KEYS[3], entry, 1)) == 'table' then
-        redis.call('HSET', KEYS[3], entry, 1) -- what stood there was no number
-      end
+      count(KEYS[3], entry, 1)
       sent = sent + 1
       if overlap[1] then
         redis.call('HSET', KEYS[8], entry, string.format('%.0f', now) .. ' ' .. overlap[2])
@@ -136,7 +135,7 @@ for i, claim in ipairs(claims) do
   outcomes[i + 1] = outcome
 end
 redis.call('HSET', KEYS[5], 'emitted', now)
-if sent > 0 then redis.call('HINCRBY', KEYS[4], 'dispatched', sent) end
-if missed > 0 then redis.call('HINCRBY', KEYS[4], 'missed', missed) end
-if refused > 0 then redis.call('HINCRBY', KEYS[4], 'refused', refused) end
+if sent > 0 then count(KEYS[4], 'dispatched', sent) end
+if missed > 0 then count(KEYS[4], 'missed', missed) end
+if refused > 0 then count(KEYS[4], 'refused', refused) end
 return outcomes

@@ -17,7 +17,7 @@ local tomorrow = redis.call('TIME')[1] * 1000 + 86400000
 for _, item in ipairs(cjson.decode(ARGV[2])) do
   local entry, value, runs, first = item[1], item[2], item[3], item[4]
   local mark = redis.call('HGET', KEYS[3], entry)
-  if mark and (tonumber(mark) or tomorrow + 1) > tomorrow then
+  if mark and (not string.find(mark, '^%d+$') or tonumber(mark) > tomorrow) then
     redis.call('HDEL', KEYS[3], entry)
   end
   if first ~= '' then
