@@ -42,6 +42,12 @@ def whole(moment: datetime) -> datetime:
     return from_millis(millis(moment))
 
 
+def next_whole(moment: datetime) -> datetime:
+    """The moment in UTC, rounded up to a whole millisecond."""
+    found = whole(moment)
+    return found if found >= moment else found + _MILLISECOND
+
+
 def iso(moment: datetime) -> str:
     """ISO 8601 in UTC with offset, as headers, logs and JSON show it."""
     return moment.astimezone(timezone.utc).isoformat()

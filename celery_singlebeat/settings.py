@@ -16,6 +16,7 @@ import secrets
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from datetime import tzinfo
 from typing import Any
 
 from celery_singlebeat.errors import SettingsError
@@ -237,6 +238,18 @@ def cron_starting_deadline(conf: Mapping[str, Any]) -> float | None:
             f"beat_cron_starting_deadline={value!r}: give a number of seconds, 0 or larger, or None"
         )
     return number
+
+
+def demand_timezone(app: Any) -> None:
+    """Raise `SettingsError` unless Celery's `timezone` is a time zone."""
+    try:
+        found = isinstance(app.timezone, tzinfo)
+    except (KeyError, ValueError, OSError):
+        found = False
+    if not found:
+        raise SettingsError(
+            f"timezone={app.conf.timezone!r}: give an IANA name such as 'Europe/Berlin', or a tzinfo"
+        )
 
 
 def _demand(holds: bool, name: str, value: object, remedy: str) -> None:

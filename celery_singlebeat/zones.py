@@ -14,7 +14,10 @@ from datetime import datetime, timedelta, timezone, tzinfo
 
 from celery_singlebeat.moments import from_millis, millis
 
-_DAY, _WEEK = timedelta(days=1), timedelta(days=7)
+_DAY = timedelta(days=1)
+#: No zone changes its clocks forth and back in so short a time; in October 2000, parts of Brazil did within
+#: an hour less than a week.
+_STEADY = timedelta(days=6)
 
 
 def offset_at(moment: datetime, zone: tzinfo | None) -> timedelta:
@@ -53,7 +56,7 @@ def first_change(low: datetime, high: datetime, zone: tzinfo | None) -> datetime
     """When clocks are first changed after `low`, if not later than `high`."""
     before = offset_at(low, zone)
     while low < high:
-        step = min(low + _WEEK, high)  # no zone changes its clocks forth and back within a week
+        step = min(low + _STEADY, high)
         if offset_at(step, zone) != before:
             return change_between(low, step, zone)
         low = step

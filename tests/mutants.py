@@ -60,6 +60,8 @@ LUA = "celery_singlebeat/store/lua"
 SLOTS, LEASES = "tests/store/test_slot_contract.py", "tests/store/test_lease_contract.py"
 LOCKS = "tests/store/test_lock_contract.py"
 SCHEDULE = "tests/store/test_schedule_contract.py"
+STEPS, CHANGES = "tests/beat/test_clock_steps.py", "tests/beat/test_timetables.py"
+TIMETABLES = "celery_singlebeat/beat/timetables.py"
 LETTERS, WAITING = "tests/store/test_letter_contract.py", "tests/store/test_waiting_contract.py"
 REDLOCK, POSTGRES = "celery_singlebeat/store/redlock.py", "celery_singlebeat/store/postgres_locks.py"
 VOTES, SESSIONS = "tests/store/test_redlock.py", "tests/store/test_postgres_locks.py"
@@ -225,6 +227,78 @@ MUTANTS = (
         "celery_singlebeat/policy/clocks.py",
         replaced("return own if offset is None else min(own,", "return own if offset is None else max(own,"),
         ("tests/policy/test_clocks.py::test_both_clocks_must_say_that_a_slot_is_due",),
+    ),
+    Mutant(
+        "own clock",
+        "a slot goes out before the leader's own clock has reached it",
+        "celery_singlebeat/policy/clocks.py",
+        replaced("min(own, offset.earliest(moment))", "offset.earliest(moment)"),
+        (f"{STEPS}::test_a_clock_that_is_set_and_set_right_sends_nothing_early_or_twice",),
+    ),
+    Mutant(
+        "proven time",
+        "the store's clock is taken to stand where it may not stand yet",
+        "celery_singlebeat/policy/clocks.py",
+        replaced("Offset(answered_at, store_time, ", "Offset(asked_at, store_time, "),
+        ("tests/policy/test_clocks.py::test_an_answer_proves_an_interval",),
+    ),
+    Mutant(
+        "step of the store",
+        "a step of the store's clock is not believed",
+        "celery_singlebeat/policy/clocks.py",
+        replaced("if low <= high else new", "if low <= high else known"),
+        ("tests/policy/test_clocks.py::test_a_step_of_the_stores_clock_is_believed_at_once",),
+    ),
+    Mutant(
+        "early in one turn",
+        "a leader asks without end when the store's clock is set back in its turn",
+        "celery_singlebeat/beat/dispatcher.py",
+        replaced("max(now, parcel.turn) + ", "now + "),
+        (f"{STEPS}::test_a_store_whose_clock_was_set_back_is_not_asked_without_end",),
+    ),
+    Mutant(
+        "clock of a schedule",
+        "a schedule that decides itself does so by the clock of its machine alone",
+        TIMETABLES,
+        replaced("with _held(self._asked, now, own):", "if True:"),
+        (f"{STEPS}::test_a_schedule_that_decides_itself_does_so_by_both_clocks",),
+    ),
+    Mutant(
+        "time that comes twice",
+        "a daily job runs at the second of two times",
+        "celery_singlebeat/zones.py",
+        replaced("for offset in (old, new):", "for offset in (new, old):"),
+        (f"{CHANGES}::test_both_changes_of_the_clock",),
+    ),
+    Mutant(
+        "time that is skipped",
+        "a daily job runs half an hour after the change that skipped it",
+        "celery_singlebeat/zones.py",
+        replaced(
+            "return change_between(guess - max(old, new), guess - min(old, new), zone)", "return guess - old"
+        ),
+        (f"{CHANGES}::test_both_changes_of_the_clock",),
+    ),
+    Mutant(
+        "real hours",
+        "a job of each hour leaves one out",
+        TIMETABLES,
+        replaced("if self._calendar.names_hours else self._real(moment)", ""),
+        (f"{CHANGES}::test_both_changes_of_the_clock",),
+    ),
+    Mutant(
+        "zone of an entry",
+        "an entry runs by the app's zone and not by its own",
+        TIMETABLES,
+        replaced("found = zone or (moment and moment.tzinfo) or apps", "found = apps"),
+        (f"{CHANGES}::test_the_entrys_zone_wins_over_the_apps",),
+    ),
+    Mutant(
+        "anchor",
+        "restarts starve an interval that is longer than they are apart",
+        "celery_singlebeat/beat/lines.py",
+        replaced("line.stand_at(enrolment.anchor, mark)", "line.stand_at(self._now(), mark)"),
+        ("tests/beat/test_dispatcher.py::test_restarting_more_often_than_the_interval_starves_nothing",),
     ),
     Mutant(
         "letter",

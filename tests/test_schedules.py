@@ -159,3 +159,4 @@ def test_whatever_names_its_slots_is_asked_for_them():  # T5
     assert isinstance(table, Foreseen)
     assert table.after(START, anchor=START) == START + timedelta(days=2)
     assert table.ends
+    assert table.rule() == timetable(Twice()).rule()  # another text would be another rule, in each process

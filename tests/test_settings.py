@@ -1,8 +1,10 @@
 import types
+from datetime import timedelta
 
 import pytest
 from celery import Celery
 
+from celery_singlebeat import SingleBeatScheduler
 from celery_singlebeat.errors import SettingsError, SingleBeatError
 from celery_singlebeat.settings import Settings
 from celery_singlebeat.wiring import wire
@@ -27,6 +29,15 @@ def test_every_spelling_that_celery_takes_is_read(spelling, namespace):  # X1
     app = Celery("shop", broker=URL, set_as_current=False)
     app.config_from_object(types.SimpleNamespace(**{spelling: 60}), namespace=namespace)
     assert wire(app).settings.lease_ttl == 60
+
+
+@pytest.mark.parametrize("zone", ["Mars/Base", "../etc/passwd", 1, timedelta(hours=1)])
+def test_a_beat_does_not_start_in_a_zone_that_is_none(zone):  # X3
+    app = Celery("shop", broker="memory://", set_as_current=False)
+    app.conf.timezone = zone
+    with pytest.raises(SettingsError) as caught:
+        SingleBeatScheduler(app, lazy=True)
+    assert str(caught.value) == f"timezone={zone!r}: give an IANA name such as 'Europe/Berlin', or a tzinfo"
 
 
 @pytest.mark.parametrize("spelling", ["singlebeat_lock_ttl", "SINGLEBEAT_LOCK_TTL"])

@@ -53,6 +53,7 @@ class Parcel:
     """What one line has to be claimed now, in order, and the slot it stands at afterwards."""
 
     line: Line
+    turn: datetime  # the time by which its slots were found due
     claims: list[Claim] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)  # task id of each claim; "" for a skipped slot
     skipped: list[Skip] = field(default_factory=list)
@@ -169,7 +170,7 @@ class Dispatcher:
 
     def _prepare(self, line: Line, now: datetime, grant: Grant, until: Monotonic) -> Parcel | None:
         try:
-            due, omitted = line.due(now)
+            due, omitted = line.due(now, own=self._clock.now())
         except Exception as error:
             # The schedule object is the user's; whatever it raises concerns this entry alone (B4).
             self._agenda.park(line.name, f"its schedule raises {type(error).__name__}: {error}")
@@ -180,7 +181,7 @@ class Dispatcher:
             return None
         # To know what is due may have taken long by itself; some messages have to follow in any case.
         until = max(until, later(self._clock.monotonic(), self._patience / 2))
-        parcel = Parcel(line, omitted=omitted)
+        parcel = Parcel(line, now, omitted=omitted)
         missed = omitted
         for verdict in self._verdicts(line, due, now):
             if isinstance(verdict, Skip):
@@ -298,7 +299,8 @@ class Dispatcher:
         for claim, call_id, outcome in zip(parcel.claims, parcel.ids, outcomes, strict=True):
             if outcome.kind in _UNDONE:
                 wait = _UNDONE[outcome.kind]
-                again = None if wait is None else now + timedelta(seconds=wait)
+                # not in this turn, even if the store's clock was set back meanwhile
+                again = None if wait is None else max(now, parcel.turn) + timedelta(seconds=wait)
                 if outcome.kind == "early":
                     self._refused(claim, grant.epoch, "early")
                 elif outcome.kind == "changed":

@@ -16,6 +16,7 @@ from celery.schedules import crontab
 from celery_singlebeat.beat.timetables import Interval, Live, Timetable
 from celery_singlebeat.beat.windows import Window, timetable_of
 from celery_singlebeat.events import EntryParked, Listener
+from celery_singlebeat.moments import whole
 from celery_singlebeat.policy.entries import EntryRules
 from celery_singlebeat.policy.jitter import delay
 from celery_singlebeat.policy.pauses import Pause
@@ -94,15 +95,16 @@ class Line:
         following = self.timetable.after(slot, anchor=self.anchor or slot)
         return delay(self.name, slot, jitter=self.rules.jitter, following=following)
 
-    def due(self, now: datetime) -> tuple[list[datetime], int]:
+    def due(self, now: datetime, *, own: datetime | None = None) -> tuple[list[datetime], int]:
         """The newest slots up to `now`, oldest first: `MOST_DUE`, and those that may be caught up; and how
         many older ones there are.
 
         After a very long stop the older ones, except of an interval, are counted up to `MOST_COUNTED`
-        only, so that catching up takes no longer than a moment.
+        only, so that catching up takes no longer than a moment. `own` is what this machine's clock shows,
+        if that is another time.
         """
         if isinstance(self.timetable, Live):
-            return self._live(self.timetable, now), 0
+            return self._live(self.timetable, now, own or now), 0
         missed = self.rules.missed
         keep = MOST_DUE + (min(missed.limit, MOST_CAUGHT_UP) if missed.misfire is Misfire.ALL else 0)
         slots: deque[datetime] = deque(maxlen=keep)
@@ -122,10 +124,15 @@ class Line:
             slots.pop()
         return list(slots), older
 
-    def _live(self, live: Live, now: datetime) -> list[datetime]:
-        due, wait = live.is_due(self.last or now)
-        self.next = self.opens = now + timedelta(seconds=min(max(wait, 0.02), ASK_AGAIN))
-        return [now] if due else []
+    def _live(self, live: Live, now: datetime, own: datetime) -> list[datetime]:
+        slot = whole(now)
+        last = self.last or slot
+        if slot >= last:
+            due, wait = live.is_due(last, slot, own)
+        else:  # a clock was set back, and what it said yes to now could not be claimed
+            due, wait = False, (last - slot).total_seconds()
+        self.next = self.opens = slot + timedelta(seconds=min(max(wait, 0.02), ASK_AGAIN))
+        return [slot] if due else []
 
 
 def make_line(name: str, entry: Any, rules: EntryRules) -> Line:

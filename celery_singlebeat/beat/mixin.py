@@ -44,7 +44,7 @@ from celery_singlebeat.moments import Monotonic, later
 from celery_singlebeat.policy.entries import EntryRules, check_schedule, read_rules, split
 from celery_singlebeat.policy.leases import Grant
 from celery_singlebeat.policy.slots import Misfire, MissedRules
-from celery_singlebeat.settings import cron_starting_deadline
+from celery_singlebeat.settings import cron_starting_deadline, demand_timezone
 from celery_singlebeat.store.schedule_ports import Record
 from celery_singlebeat.wiring import wire
 
@@ -72,6 +72,7 @@ class SingleBeatMixin(_Base):
     def __init__(self, app: Any, *args: Any, **kwargs: Any) -> None:
         self._wiring = wire(app)
         settings = self._wiring.settings
+        demand_timezone(app)
         self._atomic = self._wiring.is_atomic
         self._defaults = MissedRules(
             misfire=Misfire(settings.misfire),
@@ -131,8 +132,11 @@ class SingleBeatMixin(_Base):
         objects raise.
         """
         theirs, ours = split(name, fields)
-        check_schedule(name, theirs.get("schedule"))
+        asked = theirs.get("schedule")
+        check_schedule(name, asked)
         rules = read_rules(name, ours, self._defaults)
+        if hasattr(asked, "slot_after") and not hasattr(asked, "now"):
+            theirs.setdefault("last_run_at", self.app.now())  # Celery would ask the schedule
         if not hasattr(self.Entry, "from_entry"):  # such a class keeps its entries elsewhere
             self.Entry(**dict(theirs, name=name, app=self.app))
         return theirs, rules

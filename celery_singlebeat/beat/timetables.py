@@ -7,7 +7,8 @@ T2  A crontab that names hours runs once for each local date and time: a time th
 T3  A crontab for every hour runs whenever the wall clock matches, in real minutes and hours, also in
     the hour that is repeated.
 T4  Anything else is asked as stock beat asks it, `is_due` at the present moment, and its slot is the
-    moment at which it said yes.
+    moment at which it said yes. That moment is the one by which slots are due, and its own clock shows it
+    while it is asked: were it ahead by a millisecond only, the next question would begin before the slot.
 T5  A schedule that names its slots by `slot_after` is asked by it, and may come to an end.
 
 The calendar of a crontab is in `celery_singlebeat.policy.calendars`; how changes of the clock are met is
@@ -17,6 +18,8 @@ decided here.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any, Protocol
 from zoneinfo import ZoneInfo
@@ -24,7 +27,7 @@ from zoneinfo import ZoneInfo
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 from celery.utils.time import LocalTimezone
 
-from celery_singlebeat.moments import whole
+from celery_singlebeat.moments import iso, next_whole, whole
 from celery_singlebeat.policy.calendars import Calendar
 from celery_singlebeat.policy.entries import SHORTEST
 from celery_singlebeat.zones import first_change, first_instant, offset_at, wall_time, zone_name
@@ -32,6 +35,8 @@ from celery_singlebeat.zones import first_change, first_instant, offset_at, wall
 _DAY = timedelta(days=1)
 #: What the search for an event of the sun finds so soon after a slot is that slot again.
 _SAME_EVENT = timedelta(minutes=10)
+#: A clock that is read just after another one is the same if it shows no other time than this.
+_SAME_CLOCK = timedelta(seconds=1)
 #: After how many days without an event of the sun there is none.
 _DAYS_WITHOUT = 400
 
@@ -146,7 +151,8 @@ class Rounded:
             end = wall_time(moment, self._zone) + self._period
             return first_instant(end.replace(hour=0, minute=0, second=0, microsecond=0), self._zone)
         local = moment.astimezone(self._zone)
-        frozen = twin(self._asked, nowfun=lambda: local)  # remaining_estimate counts from now
+        # remaining_estimate counts from now
+        frozen = schedule(self._period, relative=True, nowfun=lambda: local, app=self._asked.app)
         slot = whole(moment + frozen.remaining_estimate(local))
         # below a second, rounding may lead back to where it started
         return slot if slot > moment else whole(moment + self._period)
@@ -197,11 +203,18 @@ class Foreseen:
         self._asked = asked
 
     def after(self, moment: datetime, *, anchor: datetime) -> datetime | None:  # noqa: ARG002 - the protocol
-        slot: datetime | None = self._asked.slot_after(moment)
-        return slot
+        slot: Any = self._asked.slot_after(moment)  # the schedule is the user's, and may answer anything
+        if slot is None:
+            return None
+        if not isinstance(slot, datetime) or slot.tzinfo is None or slot <= moment:
+            raise ValueError(
+                f"slot_after({iso(moment)}) is {slot!r}; it has to be a later, aware datetime, or None"
+            )
+        return next_whole(slot)
 
     def rule(self) -> str:
-        return repr(self._asked)
+        text, plain = repr(self._asked), object.__repr__(self._asked)  # the plain one is new in each process
+        return text if text != plain else _kind_name(type(self._asked))
 
 
 class Live:
@@ -216,20 +229,43 @@ class Live:
     def after(self, moment: datetime, *, anchor: datetime) -> datetime | None:  # noqa: ARG002 - the protocol
         return moment  # ask at once; `is_due` says for how long it is not
 
-    def is_due(self, last: datetime) -> tuple[bool, float]:
-        """Ask the schedule: due now, and otherwise the seconds until it wants to be asked again."""
-        zone = self._asked.now().tzinfo or timezone.utc
-        answer: Any = self._asked.is_due(last.astimezone(zone))
-        due, wait = answer  # the schedule is the user's, and may answer anything
-        return bool(due), float(wait) if _is_number(wait) else 1.0
+    def is_due(self, last: datetime, now: datetime, own: datetime) -> tuple[bool, float]:
+        """Ask the schedule: due at `now`, and otherwise the seconds until it wants to be asked again.
+
+        `own` is what this machine's clock shows, which may be ahead of `now`.
+        """
+        with _held(self._asked, now, own):
+            due, wait = self._ask(last)
+        is_number = isinstance(wait, (int, float)) and not math.isnan(wait)
+        return bool(due), float(wait) if is_number else 1.0
 
     def rule(self) -> str:
-        kind = type(self._asked)
-        return f"live {kind.__module__}.{kind.__qualname__}"
+        return f"live {_kind_name(type(self._asked))}"
+
+    def _ask(self, last: datetime) -> Any:
+        """What the schedule answers: it is the user's, and may answer anything."""
+        zone = self._asked.now().tzinfo or timezone.utc
+        return self._asked.is_due(last.astimezone(zone))
 
 
-def _is_number(wait: Any) -> bool:
-    return isinstance(wait, (int, float)) and not math.isnan(wait)
+@contextmanager
+def _held(asked: Any, now: datetime, own: datetime) -> Iterator[None]:
+    """Let the clock of a schedule show `now` meanwhile, if it shows the time of this machine."""
+    shown: datetime = asked.now()
+    zone = shown.tzinfo or timezone.utc  # Celery takes a naive time for one in UTC
+    if "now" in vars(asked) or abs(shown.replace(tzinfo=zone) - own) > _SAME_CLOCK:
+        yield
+        return
+    held = now.astimezone(zone).replace(tzinfo=shown.tzinfo)
+    asked.now = lambda: held
+    try:
+        yield
+    finally:
+        del asked.now
+
+
+def _kind_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def timetable(asked: Any, *, zone: tzinfo | None = None) -> Timetable:
@@ -254,12 +290,27 @@ def timetable(asked: Any, *, zone: tzinfo | None = None) -> Timetable:
 def _zone(asked: Any, zone: tzinfo | None) -> tzinfo | None:
     """The zone that a schedule is read in: its entry's, that of its own clock, or the app's."""
     has_a_clock = asked.nowfun is not None or type(asked).now is not BaseSchedule.now
-    found: tzinfo = zone or (asked.now().tzinfo if has_a_clock else None) or twin(asked).tz
+    apps: tzinfo = twin(asked).tz
+    moment = asked.now() if has_a_clock else None
+    found = zone or (moment and moment.tzinfo) or apps
     if isinstance(found, LocalTimezone):
         return None  # Celery's own idea of the machine's zone errs around the changes of its clock
+    if moment is not None and found is moment.tzinfo and _shows_the_machines_zone(moment, apps):
+        return None
     name = getattr(found, "zone", None)
     # Celery's rounding adds to wall times, which pytz does not allow for.
     return ZoneInfo(name) if isinstance(name, str) else found
+
+
+def _shows_the_machines_zone(moment: datetime, apps: tzinfo) -> bool:
+    """Whether a clock shows that zone and tells its present offset alone, as `datetime.now().astimezone()`
+    does, and Celery's own `app.now()`.
+    """
+    zone = moment.tzinfo
+    if not isinstance(zone, timezone) or zone is timezone.utc:
+        return False
+    has_a_name = not str(zone).startswith("UTC")
+    return (has_a_name or isinstance(apps, LocalTimezone)) and zone.utcoffset(None) == offset_at(moment, None)
 
 
 def _period(asked: Any) -> timedelta:
@@ -273,7 +324,7 @@ def _has_own_will(kind: type) -> bool:
     """Whether a schedule class is none of Celery's, or a subclass that decides itself when it is due."""
     for ours in (crontab, solar, schedule):
         if issubclass(kind, ours):
-            names = ("is_due", "remaining_estimate", "remaining_delta")
+            names = ("is_due", "remaining_estimate", "remaining_delta", "run_every", "seconds")
             return any(getattr(kind, name, None) is not getattr(ours, name, None) for name in names)
     return True
 

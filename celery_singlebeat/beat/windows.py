@@ -88,11 +88,10 @@ class OwnWill(Live):
         #: The newest form of the entry, which knows how often it has run.
         self.entry = entry
 
-    def is_due(self, last: datetime) -> tuple[bool, float]:
+    def _ask(self, last: datetime) -> Any:
         zone = getattr(self.entry.last_run_at, "tzinfo", None)
         self.entry.last_run_at = last.astimezone(zone) if zone else last
-        due, wait = self.entry.is_due()
-        return bool(due), float(wait) if isinstance(wait, (int, float)) else 1.0
+        return self.entry.is_due()
 
     def rule(self) -> str:
         kind = type(self.entry)

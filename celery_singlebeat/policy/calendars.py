@@ -53,6 +53,8 @@ class Calendar:
 
     def after(self, wall: datetime) -> datetime | None:
         """The first match later than the minute of `wall` (naive); None if there is none."""
+        if not (self._minutes and self._hours):
+            return None
         day, hour, minute = wall.date(), wall.hour, wall.minute
         if not self._has(day):
             return self._opening(day)

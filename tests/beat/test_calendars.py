@@ -2,14 +2,15 @@
 
 import calendar
 from datetime import datetime, timedelta, timezone
+from functools import lru_cache
 from pathlib import Path
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 import celery
 import pytest
 from celery import Celery
 from celery.schedules import crontab
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.calendars import all_changes, ours, rows
@@ -17,32 +18,44 @@ from celery_singlebeat.beat.timetables import timetable
 from tests.support.walls import Fields, changes, expected
 
 UTC = timezone.utc
-#: Where clocks are put forward and back at different hours, by an hour or by half of one, at midnight, never;
-#: where a day was skipped, and where summer time ends for a month of fasting.
+#: Where clocks are put forward and back at different hours, by half an hour, one or two, at midnight, never;
+#: where winter time is the exception, where a day was skipped, where a change was undone within a week, and
+#: where summer time ends for a month of fasting.
 ZONES = [
     "Europe/Berlin",
+    "Europe/Dublin",
     "America/New_York",
     "Australia/Lord_Howe",
+    "Antarctica/Troll",
     "Africa/Cairo",
     "America/Santiago",
     "America/Havana",
+    "America/Noronha",
     "Atlantic/Azores",
     "Africa/Casablanca",
+    "Asia/Tehran",
     "Pacific/Apia",
     "Asia/Kolkata",
     "UTC",
 ]
-#: Days around which slots are compared: both changes of several years, and dates that are easily got wrong.
-DATES = {
-    zone: [moment for year in (2026, 2027) for moment in changes(ZoneInfo(zone), year)]
-    + [
-        datetime(2027, 12, 31, 20, tzinfo=UTC),
-        datetime(2028, 2, 28, 20, tzinfo=UTC),
-        datetime(2027, 2, 28, 20, tzinfo=UTC),
-        datetime(2026, 4, 30, 12, tzinfo=UTC),
-    ]
-    for zone in ZONES
-} | {"Pacific/Apia": [datetime(2011, 12, 30, 10, tzinfo=UTC), datetime(2011, 9, 24, 14, tzinfo=UTC)]}
+EVERYWHERE = sorted(available_timezones())
+SKIPPED_DAY = datetime(2011, 12, 30, 10, tzinfo=UTC)
+
+
+@lru_cache
+def dates(zone, year):
+    """Days around which slots are compared: each change of a year, and dates that are easily got wrong."""
+    easily = [datetime(year, 12, 31, 20), datetime(year, 2, 28, 20), datetime(year, 4, 30, 12)]
+    return [*changes(ZoneInfo(zone), year), *(moment.replace(tzinfo=UTC) for moment in easily)]
+
+
+@st.composite
+def moments(draw):
+    """A zone, and a moment near one of its dates."""
+    zone = draw(st.sampled_from(ZONES) | st.sampled_from(EVERYWHERE))
+    year = draw(st.sampled_from([2026, 2028]) | st.integers(2000, 2035))
+    return zone, draw(st.sampled_from(dates(zone, year)))
+
 
 # Celery 5.4 does not know the months by name
 KNOWS_MONTHS = tuple(map(int, celery.__version__.split(".")[:2])) >= (5, 5)
@@ -92,6 +105,13 @@ FIELDS = st.fixed_dictionaries(
         "day_of_week": star(0, 6) | parts(0, 6, WEEKDAYS),
     }
 )
+EVERY = {
+    "minute": ("*", set(range(60))),
+    "hour": ("*", set(range(24))),
+    "day_of_month": ("*", set(range(1, 32))),
+    "month_of_year": ("*", set(range(1, 13))),
+    "day_of_week": ("*", set(range(7))),
+}
 
 
 def cron_in(zone, **fields):
@@ -127,41 +147,40 @@ def parsed(zone, fields):
 
 
 @settings(max_examples=100, deadline=None)
-@given(data=st.data(), fields=FIELDS, zone=st.sampled_from(ZONES))
-def test_every_crontab_runs_when_the_clock_on_the_wall_says_so(data, fields, zone):  # K1, Z2, T2, T3
+@given(data=st.data(), fields=FIELDS, place=moments())
+@example(data=None, fields={**EVERY, "hour": ("9", {9})}, place=("Pacific/Apia", SKIPPED_DAY))
+@example(data=None, fields=EVERY, place=("Pacific/Apia", SKIPPED_DAY))
+def test_every_crontab_runs_when_the_clock_on_the_wall_says_so(data, fields, place):  # K1, Z2, T2, T3
+    zone, around = place
     cron = parsed(zone, fields)
     if cron is None:
         return
-    around = data.draw(st.sampled_from(DATES[zone]))
-    start = around - timedelta(
-        minutes=data.draw(st.integers(1, 30 * 60)), seconds=data.draw(st.integers(0, 59))
+    before = (
+        (20 * 60, 7) if data is None else data.draw(st.tuples(st.integers(1, 30 * 60), st.integers(0, 59)))
     )
+    start = around - timedelta(minutes=before[0], seconds=before[1])
     end = start + timedelta(hours=32)
     assert slots(cron, start, end) == expected(meant(fields), ZoneInfo(zone), start, end)
 
 
 @settings(max_examples=40, deadline=None)
-@given(data=st.data(), fields=FIELDS, zone=st.sampled_from(ZONES))
-def test_a_slot_is_found_from_however_far_it_is_asked_for(data, fields, zone):  # K1
-    cron = parsed(zone, {**fields, "minute": ("59", {59})})
+@given(data=st.data(), fields=FIELDS, place=moments())
+def test_a_slot_is_found_from_however_far_it_is_asked_for(data, fields, place):  # K1
+    zone, around = place
+    fields = {**fields, "minute": ("59", {59})}
+    cron = parsed(zone, fields)
     if cron is None:
         return
-    start = data.draw(st.sampled_from(DATES[zone])) - timedelta(days=data.draw(st.integers(0, 300)))
+    start = around - timedelta(days=data.draw(st.integers(0, 300)))
     first = timetable(cron).after(start, anchor=start)
     end = start + timedelta(days=500)
-    wanted = expected(
-        Fields(
-            minutes={59},
-            hours=fields["hour"][1],
-            days=fields["day_of_month"][1],
-            months=fields["month_of_year"][1],
-            weekdays=fields["day_of_week"][1],
-        ),
-        ZoneInfo(zone),
-        start,
-        min(end, first) if first else end,
-    )
+    wanted = expected(meant(fields), ZoneInfo(zone), start, min(end, first) if first else end)
     assert wanted == ([first] if first and first <= end else [])
+
+
+@pytest.mark.parametrize("field", ["minute", "hour", "day_of_week"])
+def test_a_crontab_that_names_no_number_never_runs(field):  # K2
+    assert timetable(cron_in("UTC", **{field: []})).after(SKIPPED_DAY, anchor=SKIPPED_DAY) is None
 
 
 @pytest.mark.parametrize(("weekday", "year"), [("sun", 2032), ("tue", 2028), ("mon", 2112)])

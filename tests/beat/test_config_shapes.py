@@ -56,6 +56,13 @@ class London(crontab):
         super().__init__(*args, nowfun=lambda: datetime.now(ZoneInfo("Europe/London")), **kwargs)
 
 
+class NamesItsSlots:
+    """Has nothing else that Celery expects of a schedule."""
+
+    def slot_after(self, moment):
+        return moment.replace(microsecond=0) + timedelta(seconds=1)
+
+
 class ReturnsNothing(Task):
     """Sends, and keeps the result to itself."""
 
@@ -150,6 +157,7 @@ SHAPES = {
     "a lazy argument": (one(60, kwargs={"at": BeatLazyFunc(stamp)}), {}),
     "a schedule that changes itself": (one(Offset(timedelta(seconds=60), timedelta(seconds=90))), {}),
     "a schedule that decides from data": (one(DataDriven()), {}),
+    "a schedule that names its slots": (one(NamesItsSlots()), {}),
     "a crontab with its own zone": (one(London(minute="0", hour="10")), {}),
     "names with spaces, colons and braces": (
         {

@@ -476,6 +476,54 @@ def test_an_entry_whose_schedule_raises_is_parked_and_asked_again(beat, clock): 
     ]
 
 
+class Answering(BaseSchedule):
+    """Names its slots, and gets them wrong after its first one."""
+
+    def __init__(self, answer):
+        super().__init__(app=APP)
+        self._answer = answer
+
+    def slot_after(self, moment):
+        if moment < FIRST:
+            return FIRST
+        return self._answer(moment)
+
+
+FIRST = FakeClock().now() + timedelta(seconds=10)
+WRONG_SLOTS = {
+    "the same moment": lambda moment: moment,
+    "an earlier one": lambda moment: moment - timedelta(days=1),
+    "a naive one": lambda moment: moment.replace(tzinfo=None) + timedelta(seconds=1),
+    "a date": lambda moment: moment.date(),
+    "a number": lambda moment: 0.0,
+    "the end of time": lambda moment: datetime.max.replace(tzinfo=timezone.utc),
+}
+
+
+@pytest.mark.parametrize("answer", WRONG_SLOTS)
+def test_an_entry_that_names_a_wrong_slot_is_parked_and_the_others_run(beat, clock, answer):  # B4, T5, G8
+    beat.schedule(bad=Answering(WRONG_SLOTS[answer]), good=every(10))
+    beat.lead()
+    for _ in range(3):
+        clock.advance(10)
+        beat.lead()
+    assert [slot for name, slot in beat.slots() if name == "good"] == [
+        FIRST + timedelta(seconds=n) for n in (0, 10, 20)
+    ]
+    (parked,) = [event for event in beat.told if isinstance(event, EntryParked)]
+    assert parked.problem.startswith("its schedule raises ")
+
+
+def test_a_slot_between_two_milliseconds_is_not_sent_early(beat, clock):  # T5
+    odd = FIRST + timedelta(microseconds=1)
+    beat.schedule(odd=Answering(lambda moment: odd if moment < odd else None))
+    beat.lead()
+    for seconds in (10, 0.001, 10):
+        clock.advance(seconds)
+        beat.lead()
+    assert [slot for _, slot in beat.slots()] == [FIRST, FIRST + timedelta(milliseconds=1)]
+
+
 def test_a_live_schedule_is_asked_until_it_says_yes(beat, clock):  # T4
     toggled = Toggled(app=APP)
     beat.schedule(mood=toggled)

@@ -133,6 +133,27 @@ def test_a_crontab_with_a_clock_of_its_own_keeps_that_clocks_zone():
     assert timetable(cron).after(NOON, anchor=NOON) == datetime(2026, 3, 3, 2, tzinfo=UTC)
 
 
+@pytest.mark.parametrize("app_zone", ["UTC", None])
+def test_a_clock_that_tells_the_present_offset_of_the_machine_means_its_zone(monkeypatch, app_zone):  # Z1
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        app = app_in(app_zone or LocalTimezone())
+        clock = (lambda: datetime.now().astimezone()) if app_zone else app.now
+        table = timetable(crontab(minute=30, hour=9, nowfun=clock, app=app))
+        for day in (NOON, NOON + timedelta(days=120)):
+            assert table.after(day, anchor=day).astimezone(ZoneInfo("Europe/Berlin")).hour == 9
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_a_clock_with_an_offset_of_its_own_keeps_it():  # Z1
+    fixed = timezone(timedelta(hours=8))
+    cron = crontab(minute=0, hour=10, nowfun=lambda: datetime.now(fixed), app=app_in("Europe/Berlin"))
+    assert timetable(cron).after(NOON, anchor=NOON) == datetime(2026, 3, 3, 2, tzinfo=UTC)
+
+
 @pytest.mark.parametrize(
     ("cron", "expected"),
     [
@@ -194,6 +215,15 @@ def test_a_relative_interval_always_goes_on_and_never_in_a_rush(zone, seconds):
         assert moment < found <= moment + max(period, timedelta(days=1, hours=1))
         moment = found
     assert moment - NOON >= 20 * period
+
+
+def test_a_relative_interval_with_a_clock_of_its_own_is_rounded_like_any_other():
+    class Now(schedule):
+        def now(self):
+            return datetime.now(ZoneInfo("Asia/Kolkata"))
+
+    table = timetable(Now(timedelta(hours=2), relative=True, app=app_in("UTC")))
+    assert table.after(NOON, anchor=NOON) == NOON + timedelta(minutes=90)  # 19:00 there
 
 
 @pytest.mark.parametrize(
@@ -347,7 +377,7 @@ def test_a_schedule_with_its_own_will_is_asked_at_the_moment():  # T4
     table = timetable(moody)
     assert isinstance(table, Live)
     assert not table.is_predictable
-    assert table.is_due(NOON) == (False, 7.0)
+    assert table.is_due(NOON, NOON, NOON) == (False, 7.0)
     assert moody.asked_about == [NOON]
     assert moody.asked_about[0].tzinfo is not None
 
@@ -356,7 +386,7 @@ def test_a_schedule_with_its_own_will_is_asked_at_the_moment():  # T4
 def test_whatever_such_a_schedule_says_to_wait_is_survived(wait):  # T4
     moody = Moody(app_in("UTC"))
     moody.answer = (True, wait)
-    assert timetable(moody).is_due(NOON)[0]
+    assert timetable(moody).is_due(NOON, NOON, NOON)[0]
 
 
 def test_a_subclass_that_decides_itself_is_live_and_one_that_does_not_is_not():
@@ -367,7 +397,11 @@ def test_a_subclass_that_decides_itself_is_live_and_one_that_does_not_is_not():
     class Named(schedule):
         pass
 
+    class Changing(schedule):
+        run_every = property(lambda self: timedelta(seconds=7), lambda self, value: None)
+
     assert isinstance(timetable(Offset(60, app=app_in("UTC"))), Live)
+    assert isinstance(timetable(Changing(60, app=app_in("UTC"))), Live)
     assert isinstance(timetable(Named(60, app=app_in("UTC"))), Interval)
 
 
@@ -398,9 +432,9 @@ def test_a_schedule_that_changes_itself_is_asked_itself_and_no_copy():  # T4
     now = [NOON]
     shrinking = Shrinking(timedelta(seconds=60), nowfun=lambda: now[0], app=app_in("UTC"))
     table = timetable(shrinking)
-    assert not table.is_due(NOON)[0]
+    assert not table.is_due(NOON, now[0], now[0])[0]
     now[0] += timedelta(seconds=60)
-    assert table.is_due(NOON)[0]
+    assert table.is_due(NOON, now[0], now[0])[0]
     assert shrinking.run_every == timedelta(seconds=30)
 
 
@@ -408,7 +442,7 @@ def test_a_schedule_that_changes_itself_is_asked_itself_and_no_copy():  # T4
 def test_no_answer_of_such_a_schedule_is_beyond_survival(wait):  # T4
     moody = Moody(app_in("UTC"))
     moody.answer = (False, wait)
-    due, seconds = timetable(moody).is_due(NOON)
+    due, seconds = timetable(moody).is_due(NOON, NOON, NOON)
     assert not due
     assert timedelta(seconds=min(max(seconds, 0), 30)) >= timedelta(0)
 

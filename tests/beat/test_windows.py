@@ -125,6 +125,13 @@ def test_an_entry_that_decides_itself_is_asked_with_its_newest_run():  # W3
     rules = EntryRules(missed=MissedRules(), once=True)
     asked = timetable_of(Own("e", "task", schedule=HOUR, app=APP), rules)
     assert isinstance(asked, Live)
-    assert asked.is_due(NOON) == (True, 5.0)
-    assert asked.is_due(NOON + HOUR) == (False, 5.0)
+    assert asked.is_due(NOON, NOON, NOON) == (True, 5.0)
+    assert asked.is_due(NOON + HOUR, NOON + HOUR, NOON + HOUR) == (False, 5.0)
     assert asked.rule().endswith("Own")
+
+
+def test_whatever_an_entry_says_to_wait_is_survived():  # W3
+    asked = timetable_of(Own("e", "task", schedule=HOUR, app=APP), EntryRules(missed=MissedRules()))
+    for wait in (float("nan"), None, "soon"):
+        asked.entry.is_due = lambda wait=wait: (False, wait)
+        assert asked.is_due(NOON, NOON, NOON) == (False, 1.0)

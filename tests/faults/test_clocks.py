@@ -16,7 +16,7 @@ import pytest
 from celery_singlebeat.testing.processes import wait_until
 from celery_singlebeat.testing.servers import ServerNotFoundError
 from tests.support.missing import miss
-from tests.support.projects import Project
+from tests.support.projects import SOURCE, Project
 from tests.torture.site import Clocks, Server
 
 pytestmark = [pytest.mark.process, pytest.mark.redis]
@@ -32,6 +32,19 @@ CONF = {
     "result_expires": None,
     "task_ignore_result": True,
 }
+#: A schedule that decides itself when it is due, by the clock of its machine, and is not within these tests.
+HOURLY = """
+
+from celery.schedules import schedstate, schedule
+
+
+class Decided(schedule):
+    def is_due(self, last_run_at):
+        return schedstate(super().is_due(last_run_at).is_due, 0.1)  # ask again soon
+
+
+app.conf.beat_schedule["hourly"] = {"task": "proj.tick", "schedule": Decided(3600)}
+"""
 
 
 class Consumer(threading.Thread):
@@ -47,12 +60,17 @@ class Consumer(threading.Thread):
         """Forget what has come so far."""
         self.lateness = []
         self.slots = []
+        self.others = []
 
     def run(self):
         while not self._ends:
             found = self._client.brpop("celery", timeout=0.2)
             if found is not None:
-                slot = datetime.fromisoformat(json.loads(found[1])["headers"]["singlebeat_slot"])
+                headers = json.loads(found[1])["headers"]
+                slot = datetime.fromisoformat(headers["singlebeat_slot"])
+                if headers["singlebeat_entry"] != "tick":
+                    self.others.append(headers["singlebeat_entry"])
+                    continue
                 self.lateness.append((datetime.now(timezone.utc) - slot).total_seconds())
                 self.slots.append(slot)
 
@@ -69,7 +87,8 @@ class Site:
         self.clocks = clocks
         self.server = server
         self.client = server.client(decode_responses=True)
-        self.project = Project(folder, server.url(0), env={"PROJ_CONF": json.dumps(CONF)})
+        env = {"PROJ_CONF": json.dumps(CONF)}
+        self.project = Project(folder, server.url(0), source=SOURCE + HOURLY, env=env)
         self.beats = {f"beat{number}": self.beat(f"beat{number}") for number in range(3)}
         self.consumer = Consumer(server)
         self.consumer.start()
@@ -87,6 +106,13 @@ class Site:
         leader = self.leader()
         return next(name for name in self.beats if name != leader)
 
+    def step(self, names, seconds):
+        for name in names:
+            self.clocks.step(name, seconds)
+
+    def refused(self):
+        return int(self.client.hget("clocks:{sb}:counters", "refused") or 0)
+
     def wait_for(self, number):
         goal = len(self.consumer.slots) + number
         wait_until(lambda: len(self.consumer.slots) >= goal, 30, self.logs)
@@ -99,6 +125,7 @@ class Site:
         assert gaps == {PERIOD}
         assert min(self.consumer.lateness) >= 0
         assert max(self.consumer.lateness) < latest
+        assert self.consumer.others == []
 
     def logs(self):
         return "\n".join(beat.logs() for beat in self.beats.values())
@@ -169,12 +196,26 @@ def test_a_step_forward_of_redis_is_an_election_and_no_early_slot(site):  # G5
     site.assert_one_stream()
 
 
-def test_slots_wait_for_a_redis_whose_clock_was_set_back_and_none_is_lost(site):  # G5, C3
-    site.clocks.step("redis", -HOUR)
+def test_a_step_forward_of_every_replica_changes_nothing(site):  # G5, C3
+    leader = site.leader()
+    site.step(site.beats, HOUR)
+    site.wait_for(8)
+    site.step(site.beats, 0)
+    site.wait_for(4)
+    assert site.leader() == leader
+    site.assert_one_stream()
+
+
+@pytest.mark.parametrize("who", ["redis", "every replica"])
+def test_slots_wait_for_clocks_that_were_set_back_and_none_is_lost(site, who):  # G5, C3
+    clocks = ["redis"] if who == "redis" else site.beats
+    site.step(clocks, -HOUR)
     last = len(site.consumer.slots)
+    refused = site.refused()
     waited = 2.5
     time.sleep(waited)  # the fault is that the clock stands back for so long
     assert len(site.consumer.slots) <= last + 2  # what was under way
-    site.clocks.step("redis", 0)
+    assert site.refused() - refused < 400  # a hundred in a second, until the step is known
+    site.step(clocks, 0)
     site.wait_for(round(waited / PERIOD) + 8)
     site.assert_one_stream(latest=waited + PROMPT)
