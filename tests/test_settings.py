@@ -60,6 +60,13 @@ def test_nothing_given_is_the_documented_default():
     assert settings.dead_letter_queue == "dead_letters"
 
 
+@pytest.mark.parametrize("interval", [0, 300])
+def test_the_lease_does_not_depend_on_the_loop_of_beat(interval):
+    app = Celery("shop", broker=URL, set_as_current=False)
+    app.conf.beat_max_loop_interval = interval
+    assert (wire(app).settings.lease_ttl, wire(app).settings.renew_every) == (10.0, pytest.approx(10 / 3))
+
+
 def test_the_dead_letter_queue_can_be_switched_off():
     assert read(singlebeat_dead_letter_queue=None).dead_letter_queue is None
 

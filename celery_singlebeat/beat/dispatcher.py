@@ -29,6 +29,7 @@ from celery_singlebeat.messages import Tray, collected
 from celery_singlebeat.moments import Monotonic, later, whole
 from celery_singlebeat.policy.leases import Grant
 from celery_singlebeat.policy.slots import Dispatch, Skip, Verdict, judge
+from celery_singlebeat.policy.tombstones import KEPT, absences
 from celery_singlebeat.store.ports import Claim, Keep, Memory, Outcome, SlotStore, record_id
 
 logger = logging.getLogger(__name__)
@@ -131,8 +132,11 @@ class Dispatcher:
             for start in range(0, len(unknown), BATCH_ENROLLED):
                 self._enroll(grant, unknown[start : start + BATCH_ENROLLED], now)
         self._drain()
+        is_new = self._adopted != grant
         self._adopted, self._silences = grant, silences
         self._tell_answered(memory, grant)
+        if is_new:
+            self._tidy(memory, grant)
 
     def _enroll(self, grant: Grant, lines: Sequence[Line], now: datetime) -> None:
         enrolment = self._agenda.enrolment(lines, now)
@@ -141,6 +145,14 @@ class Dispatcher:
             line.stand_at(enrolment[line.name].anchor, line.mark)
             self._agenda.put(line)
         self._pulse()
+
+    def _tidy(self, memory: Memory, grant: Grant) -> None:
+        """What is kept of entries that nobody has any more is not kept for ever."""
+        known = {*memory.marks, *memory.runs, *memory.entries, *memory.unreadable}
+        present = {*self._agenda.parked, *(line.name for line in self._agenda)}
+        found = absences(known, present, memory.gone, now=self._elector.due_now())
+        if found:
+            self._store.tidy(grant, found, keep=KEPT.total_seconds())
 
     def turn(self, grant: Grant) -> None:
         """Emit what is due at this moment, batch by batch, or until the term ends."""

@@ -224,12 +224,9 @@ class Machine:
         return min(LEADER_NAP, max(0.001, (next_at - self.elector.due_now()).total_seconds()))
 
     def _mend(self, grant: Grant) -> None:
-        for place in self._store.mend(grant):
-            logger.error(
-                "what stood where the schedule's state belongs was of another type, and is kept as %s; "
-                "whatever was there begins anew",
-                place,
-            )
+        for key, kept in self._store.mend(grant).items():
+            what = f"was of another type, and is kept as {kept}" if kept else "was gone: is anything evicted?"
+            logger.error("state of the schedule in %s %s; what it said begins anew, from now", key, what)
 
     def _stand_by(self) -> float:
         if self._has_led:

@@ -50,6 +50,11 @@ class Keys:
         return self._key("entries")
 
     @property
+    def gone(self) -> str:
+        """Hash entry -> since when no leader has it in its schedule; 90 days later nothing is kept of it."""
+        return self._key("gone")
+
+    @property
     def outbox(self) -> str:
         """Hash "milliseconds entry" -> message that the broker has not confirmed yet."""
         return self._key("outbox")

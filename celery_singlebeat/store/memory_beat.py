@@ -16,6 +16,7 @@ from celery_singlebeat.clock import Clock
 from celery_singlebeat.errors import Deposed
 from celery_singlebeat.moments import Monotonic, later, millis, whole
 from celery_singlebeat.policy.leases import Grant
+from celery_singlebeat.policy.tombstones import Absences
 from celery_singlebeat.store.memory_schedule import KeptSchedule, MemoryScheduleStore
 from celery_singlebeat.store.ports import (
     RUN_FORGOTTEN,
@@ -62,6 +63,7 @@ class _Everything:
     marks: dict[str, datetime] = field(default_factory=dict)
     runs: dict[str, int] = field(default_factory=dict)
     entries: dict[str, Enrolment] = field(default_factory=dict)
+    gone: dict[str, datetime] = field(default_factory=dict)
     outbox: dict[str, str] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
     nodes: dict[str, NodeReport] = field(default_factory=dict)
@@ -172,6 +174,7 @@ class MemoryBeatStore:
                 {name: mark for name, mark in kept.marks.items() if name in names},
                 {name: runs for name, runs in kept.runs.items() if name in names},
                 {name: enrolment for name, enrolment in kept.entries.items() if name in names},
+                dict(kept.gone),
             )
 
     def enroll(self, grant: Grant, entries: Mapping[str, Enrolment]) -> None:
@@ -186,6 +189,20 @@ class MemoryBeatStore:
                     del self._kept.marks[entry]
                 if enrolment.mark is not None:
                     self._kept.marks.setdefault(entry, whole(enrolment.mark))
+
+    def tidy(self, grant: Grant, absences: Absences, *, keep: float) -> None:
+        with self._guard:
+            self._demand(grant)
+            kept, now = self._kept, self._now()
+            for entry in absences.gone:
+                kept.gone.setdefault(entry, now)
+            for entry in absences.back:
+                kept.gone.pop(entry, None)
+            for entry in absences.over:
+                went = kept.gone.get(entry, now)
+                if now - went > timedelta(seconds=keep) and entry not in kept.schedule.records:
+                    for values in (kept.gone, kept.marks, kept.runs, kept.entries, kept.schedule.running):
+                        values.pop(entry, None)
 
     def emit(
         self, grant: Grant, claims: Sequence[Claim], *, cursor: str = ""
@@ -246,10 +263,10 @@ class MemoryBeatStore:
             return "busy" if claim.overlap == "queue" else "overlap"
         return None
 
-    def mend(self, grant: Grant) -> list[str]:
+    def mend(self, grant: Grant) -> dict[str, str]:
         with self._guard:
             self._demand(grant)
-            return []
+            return {}
 
     def outbox(self) -> list[tuple[str, str]]:
         with self._guard:

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from celery_singlebeat.moments import millis
 from celery_singlebeat.policy.leases import Grant
+from celery_singlebeat.policy.tombstones import Absences
 from celery_singlebeat.store.schedule_ports import ScheduleStore
 
 
@@ -180,11 +181,14 @@ class Enrolment:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """All that the store remembers of the schedule. `marks` are the newest slots with a verdict."""
+    """All that the store remembers of the schedule. `marks` are the newest slots with a verdict; `gone` says
+    since when no leader has an entry in its schedule.
+    """
 
     marks: Mapping[str, datetime] = field(default_factory=dict)
     runs: Mapping[str, int] = field(default_factory=dict)
     entries: Mapping[str, Enrolment] = field(default_factory=dict)
+    gone: Mapping[str, datetime] = field(default_factory=dict)
     unreadable: tuple[str, ...] = ()
 
 
@@ -207,6 +211,12 @@ class SlotStore(Protocol):
         """
         ...
 
+    def tidy(self, grant: Grant, absences: Absences, *, keep: float) -> None:
+        """Note which entries have gone and come back, and forget those of the others that went more than
+        `keep` seconds ago, by the store's own clock, and are no dynamic ones by now. Raises `Deposed`.
+        """
+        ...
+
     def emit(
         self, grant: Grant, claims: Sequence[Claim], *, cursor: str = ""
     ) -> tuple[datetime, list[Outcome]]:
@@ -216,8 +226,9 @@ class SlotStore(Protocol):
         """
         ...
 
-    def mend(self, grant: Grant) -> list[str]:
-        """Put aside what stands where state belongs and is of a type that no state has; under which names.
+    def mend(self, grant: Grant) -> Mapping[str, str]:
+        """Put aside what stands where state belongs and is of a type that no state has: its place, and where
+        it is kept; "" if that place is empty, and should not be.
 
         What is lost with it begins anew, from now. Raises `Deposed` when nothing was done.
         """

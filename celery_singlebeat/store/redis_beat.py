@@ -12,6 +12,7 @@ import redis
 from celery_singlebeat.errors import Deposed
 from celery_singlebeat.moments import from_millis, millis
 from celery_singlebeat.policy.leases import Grant
+from celery_singlebeat.policy.tombstones import Absences
 from celery_singlebeat.store.keys import Keys
 from celery_singlebeat.store.ports import (
     RUN_FORGOTTEN,
@@ -35,6 +36,9 @@ from celery_singlebeat.store.redis_schedule import RedisScheduleStore
 from celery_singlebeat.store.scripts import Scripts, answers
 
 _KINDS = {1: "sent", 0: "already", -2: "early", -3: "forgotten", -4: "changed", -5: "overlap", -6: "busy"}
+
+#: How many entries one script tidies.
+BATCH_TIDIED = 1000
 
 #: Makes a client; True: with short timeouts.
 Connect = Callable[[bool], redis.Redis]
@@ -112,7 +116,7 @@ class RedisBeatStore:
     # -- the slots ------------------------------------------------------------------------------
 
     def remember(self, entries: Sequence[str] | None = None) -> Memory:
-        keys = (self._keys.marks, self._keys.runs, self._keys.entries)
+        keys = (self._keys.marks, self._keys.runs, self._keys.entries, self._keys.gone)
         with answers("remember"):
             pipe = self._client.pipeline(transaction=True)
             for key in keys:
@@ -123,12 +127,13 @@ class RedisBeatStore:
                 {name: text for name, text in zip(entries, texts, strict=True) if text is not None}
                 for texts in found
             ]
-        marks, runs, enrolments = found
+        marks, runs, enrolments, gone = found
         unreadable: list[str] = []
         return Memory(
             marks=_readable(marks, _mark, unreadable),
             runs=_readable(runs, int, []),  # they are for people
             entries=_readable(enrolments, _enrolment, unreadable),
+            gone=_readable(gone, _mark, []),
             unreadable=tuple(unreadable),
         )
 
@@ -145,6 +150,15 @@ class RedisBeatStore:
         keys = [self._keys.lease, self._keys.entries, self._keys.marks, self._keys.runs]
         if not self._scripts.run("slots_enroll", keys, [grant.token, json.dumps(items)]):
             raise Deposed(grant.epoch)
+
+    def tidy(self, grant: Grant, absences: Absences, *, keep: float) -> None:
+        keys = self._keys
+        touched = [keys.lease, keys.gone, keys.schedule, keys.marks, keys.runs, keys.entries, keys.running]
+        lists = (absences.gone, absences.back, absences.over)
+        for start in range(0, max(map(len, lists)), BATCH_TIDIED):
+            batches = [json.dumps(names[start : start + BATCH_TIDIED]) for names in lists]
+            if not self._scripts.run("slots_tidy", touched, [grant.token, _ms(keep), *batches]):
+                raise Deposed(grant.epoch)
 
     def emit(
         self, grant: Grant, claims: Sequence[Claim], *, cursor: str = ""
@@ -170,15 +184,16 @@ class RedisBeatStore:
             raise Deposed(grant.epoch)
         return from_millis(now), [_outcome(value) for value in outcomes]
 
-    def mend(self, grant: Grant) -> list[str]:
+    def mend(self, grant: Grant) -> dict[str, str]:
         keys = self._keys
-        hashes = [keys.marks, keys.entries, keys.schedule, keys.runs, keys.counters, keys.leader]
-        hashes += [keys.outbox, keys.paused, keys.running, keys.nodes]
+        hashes = [keys.marks, keys.entries, keys.schedule, keys.counters, keys.runs, keys.leader]
+        hashes += [keys.gone, keys.outbox, keys.paused, keys.running, keys.nodes]
         kinds = {**dict.fromkeys(hashes, "hash"), keys.changes: "stream"}
         places = self._scripts.run("state_mend", [keys.lease, *kinds], [grant.token, *kinds.values()])
         if places == -1:
             raise Deposed(grant.epoch)
-        return [place for place in places if place]
+        found = zip(kinds, places, strict=True)
+        return {key: "" if place == "gone" else place for key, place in found if place}
 
     def outbox(self) -> list[tuple[str, str]]:
         with answers("outbox"):

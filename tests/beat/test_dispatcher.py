@@ -449,6 +449,17 @@ def test_a_broker_that_cannot_be_asked_leaves_the_slot_due(beat, clock, store): 
     assert beat.slots() == [("report", clock.now() - timedelta(seconds=1))]
 
 
+def test_a_date_that_never_comes_parks_its_entry_alone(beat, clock):  # B4
+    never = crontab(minute=0, hour=0, day_of_month=30, month_of_year="1,2")
+    never.month_of_year = {2}
+    beat.schedule(never=never, good=every(10))
+    beat.lead()
+    clock.advance(10)
+    beat.lead()
+    assert beat.agenda.parked == {"never": "its schedule has no next date"}
+    assert [name for name, _ in beat.slots()] == ["good"]
+
+
 class Broken(BaseSchedule):
     def is_due(self, last_run_at):
         raise RuntimeError("the database is away")

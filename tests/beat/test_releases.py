@@ -96,3 +96,31 @@ def test_replicas_with_the_same_entries_in_another_order_have_the_same_schedule(
         node, status = standby._wiring.settings.node, Leadership(leader.app).status
         wait_until(lambda: any(shown["node"] == node for shown in status()["standbys"]), 10, "never heard")
         assert status()["other_schedules"] == []
+
+
+def test_where_a_removed_entry_stood_is_kept_for_a_release_back_and_not_for_ever(fleet, clock):
+    def known(entries):
+        with fleet.leader(entries) as scheduler:
+            run(scheduler, clock, clock.now() + timedelta(minutes=15))
+            memory = scheduler._machine._store.remember()
+        return set(memory.entries) | set(memory.marks)
+
+    assert known({"kept": 600.0, "removed": 600.0}) == {"kept", "removed"}
+    for _ in range(4):
+        assert known({"kept": 600.0}) == {"kept", "removed"}
+        clock.advance(timedelta(days=29).total_seconds())
+    assert known({"kept": 600.0}) == {"kept"}
+    # as an entry that nobody has seen before
+    back = live(fleet, clock, {"removed": 600.0}, timedelta(minutes=11))
+    assert [len(moments) for moments in back.values()] == [1]
+
+
+def test_an_entry_that_comes_back_now_and_then_is_never_forgotten(fleet, clock):
+    yearly = {"yearly": crontab(0, 0, day_of_month=1, month_of_year=1)}
+    for _ in range(5):
+        for entries in (yearly, {"other": 600.0}):
+            with fleet.leader(entries) as scheduler:
+                run(scheduler, clock, clock.now() + timedelta(minutes=1))
+                anchor = scheduler._machine._store.remember().entries["yearly"].anchor
+            clock.advance(timedelta(days=60).total_seconds())
+    assert anchor < SUNDAY + timedelta(minutes=1)

@@ -102,12 +102,34 @@ def test_the_lease_never_lacks_an_expiry(three):
         assert ttl == -2 or 0 < ttl <= 3000, ttl
 
 
-def test_a_standby_writes_nothing_of_the_schedule(fleet):  # B5
-    fleet.start()
-    fleet.wait_for_slots(3)
-    before = fleet.client.hgetall(fleet.key("entries"))
-    fleet.start()
+def test_a_standby_writes_nothing_but_its_own_report(fleet):  # B5
+    leader = fleet.start()
+    fleet.wait_for_slots(1)
+    fleet.client.acl_setuser(
+        "standby", enabled=True, passwords=["+s"], commands=["+@all"], keys=["*"], channels=["*"]
+    )
+    fleet.start(env={"BROKER_URL": f"redis://standby:s@127.0.0.1:{fleet.server.port}/0"})
     fleet.wait_for_reports()
-    fleet.wait_for_slots(len(fleet.slots()) + 5)
-    assert fleet.client.hgetall(fleet.key("entries")) == before
-    assert fleet.client.hget(fleet.key("counters"), "elections") == "1"
+    with fleet.client.monitor() as monitor:
+        commands = monitor.listen()
+        heard, caller = [], ""
+        goal = len(fleet.slots()) + 10
+        while len(fleet.slots()) < goal:
+            for command in (next(commands) for _ in range(50)):
+                if command["client_type"] != "lua":  # a script's commands follow the call of the script
+                    caller = f"{command['client_address']}:{command['client_port']}"
+                heard.append((caller, command["command"].split(" ")))
+    standby = {client["addr"] for client in fleet.client.client_list() if client["user"] == "standby"}
+    kinds = fleet.client.command()
+    written = {
+        (words[0].lower(), words[1] if len(words) > 1 else "")
+        for caller, words in heard
+        if caller in standby and {"write", "pubsub"} & set(kinds.get(words[0].lower(), {}).get("flags", ()))
+    }
+    asked = {words[0] for caller, words in heard if caller in standby}
+    assert {"EVALSHA", "HGET"} & asked
+    assert written <= {("hset", fleet.key("nodes")), ("pubsub", "NUMSUB"), ("hdel", fleet.key("nodes"))}, (
+        written
+    )
+    assert ("hset", fleet.key("nodes")) in written
+    assert fleet.leader() is leader

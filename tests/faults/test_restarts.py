@@ -19,7 +19,7 @@ RUNS = ["many", "", "1.5", "99999999999999999999", '{"v": 2}', "nan", NOT_TEXT]
 
 #: Where a schedule's state is.
 KEYS = ["lease", "epoch", "leader", "marks", "entries", "runs", "counters", "outbox", "schedule", "paused"]
-KEYS += ["running", "changes", "nodes"]
+KEYS += ["running", "changes", "nodes", "gone"]
 
 DAMAGE = {"marks": MARKS, "entries": ENROLMENTS, "runs": RUNS}
 NAMES = ["sound", *(f"{kind} {number}" for kind, values in DAMAGE.items() for number in range(len(values)))]
@@ -69,7 +69,7 @@ def test_whatever_the_stored_state_of_an_entry_has_become_all_entries_run(fleet)
     assert fleet.client.hget(fleet.key("entries"), "sound") == anchor
 
 
-def test_state_that_is_damaged_under_a_leader_stops_no_entry(fleet):  # G8
+def test_state_that_is_damaged_or_evicted_under_a_leader_stops_and_repeats_nothing(fleet):  # G8
     fleet.start()
     fleet.wait_for_slots(1, "sound")
     for number, value in enumerate(MARKS):
@@ -82,6 +82,11 @@ def test_state_that_is_damaged_under_a_leader_stops_no_entry(fleet):  # G8
         slots = fleet.slots(name)
         # a smaller number is what a server has that lost its newest writes, and the message with them
         assert len(set(slots)) == len(slots) or value == "17963"
+    for name in ("marks", "entries", "leader"):
+        fleet.client.delete(fleet.key(name))
+        slots = fleet.wait_for_slots(len(fleet.slots("sound")) + 2, "sound")
+    assert len(set(slots)) == len(slots)
+    assert fleet.client.hget(fleet.key("counters"), "elections") == "1"
 
 
 def test_keys_of_another_type_are_put_aside_and_all_entries_run(fleet):  # G8

@@ -96,6 +96,30 @@ def test_a_frozen_redis_is_survived(fleet):  # G9
     fleet.assert_one_stream(PERIOD)
 
 
+def test_a_beat_ends_on_sigterm_while_redis_does_not_answer(fleet):  # B6, G9
+    beat = fleet.start()
+    fleet.wait_for_leader()
+    fleet.wait_for_slots(2)
+    fleet.server.pause()
+    wait_until(lambda: "does not answer" in fleet.logs(), 15, fleet.logs)
+    beat.kill(signal="SIGTERM")
+    code = beat.container._container.process.wait(timeout=5)
+    fleet.server.resume()
+    assert code == 0, beat.logs()
+
+
+def test_a_redis_that_is_a_replica_for_a_while_is_survived(fleet):  # G9
+    for _ in range(2):
+        fleet.start(wait=False)
+    fleet.wait_for_slots(3)
+    fleet.client.replicaof("127.0.0.1", 1)
+    wait_until(lambda: "does not answer" in fleet.logs(), 15, fleet.logs)
+    fleet.client.replicaof("NO", "ONE")
+    fleet.wait_for_slots(len(fleet.slots()) + 10)
+    fleet.assert_one_stream(PERIOD)
+    assert all(beat.container.status == "running" for beat in fleet.beats)
+
+
 def test_beats_that_start_before_redis_wait_for_it(fleet):  # G9
     fleet.server.stop()
     for _ in range(2):

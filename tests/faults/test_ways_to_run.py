@@ -1,6 +1,7 @@
 """Every way in which people start a beat, and what a process that cannot work says."""
 
 import os
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -124,6 +125,22 @@ def test_a_beat_that_cannot_work_stops_with_one_line(run, redis_url, settings, w
     assert len(lines) == 1
     assert "Traceback" not in beat.logs()
     assert "s3cret" not in beat.logs()
+
+
+def test_what_the_broker_says_of_certificates_serves_the_lease(tls_redis_server):
+    app = Celery("tls", broker=tls_redis_server.url, set_as_current=False)
+    app.conf.update(
+        broker_use_ssl={"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_ca_certs": str(tls_redis_server.ca_path)},
+        beat_schedule={"tick": {"task": "tick", "schedule": 0.1}},
+        task_ignore_result=True,
+        result_expires=None,
+    )
+    scheduler = SingleBeatScheduler(app)
+    try:
+        with tls_redis_server.server.client() as client:
+            wait_until(lambda: scheduler.tick() and client.llen("celery") >= 2, 20, "nothing was sent")
+    finally:
+        scheduler.close()
 
 
 def test_celerys_own_service_builds_it_twice_and_closes_it_twice():  # B6

@@ -7,6 +7,7 @@ import pytest
 from celery_singlebeat.errors import Deposed, StoreUnavailable
 from celery_singlebeat.moments import millis, whole
 from celery_singlebeat.policy.leases import Grant
+from celery_singlebeat.policy.tombstones import Absences
 from celery_singlebeat.store.ports import Claim, Enrolment, Keep, NodeReport, Publish, Push, record_id
 from celery_singlebeat.store.scripts import source
 from celery_singlebeat.testing.processes import wait_until
@@ -158,6 +159,30 @@ def test_the_count_of_an_entry_begins_where_its_first_leader_says(bench, emit):
     assert bench.store.remember().runs == {"known": 1, "new": 42}
 
 
+def test_what_is_kept_of_an_entry_that_went_long_ago_goes_unless_it_came_back(bench, emit):  # B1
+    grant, names = bench.lead(), ("away", "back", "dynamic")
+    bench.store.enroll(grant, {name: Enrolment(bench.ago(9), "rule") for name in names})
+    for name in names:
+        assert emit(grant, name, bench.ago(1)) == "sent"
+    gone, over = Absences(gone=names, back=(), over=()), Absences(gone=(), back=(), over=names)
+    for wrong in (gone, over):
+        with pytest.raises(Deposed):
+            bench.store.tidy(Grant(grant.epoch, "b"), wrong, keep=0)
+    bench.store.tidy(grant, gone, keep=60)
+    noted = bench.store.remember().gone
+    assert set(noted) == set(names)
+    bench.wait(0.02)
+    bench.store.tidy(grant, gone, keep=60)
+    assert bench.store.remember().gone == noted
+    bench.store.tidy(grant, Absences(gone=(), back=("back",), over=()), keep=60)
+    bench.store.schedule.put({"dynamic": ("rule", "{}")})
+    bench.store.tidy(grant, over, keep=60)
+    assert set(bench.store.remember().marks) == set(names)
+    bench.store.tidy(grant, over, keep=0.01)
+    memory = bench.store.remember()
+    assert set(memory.marks) == set(memory.runs) == set(memory.entries) == {"back", "dynamic"}
+
+
 def test_a_node_reports_until_it_leaves(bench):
     report = NodeReport(node="n", host="h", pid=4, role="standby", tick_age=0.5, entries=3, faulty={"x": "y"})
     seen = bench.store.report(report, keep=60)
@@ -274,7 +299,7 @@ def test_what_has_another_type_is_put_aside_by_the_leader_alone_and_nothing_is_r
     bench, keys, grant = redis_bench, redis_bench.keys, redis_bench.lead()
     bench.store.enroll(grant, {"e": Enrolment(bench.ago(60), "rule")})
     bench.store.schedule.put({"dynamic": ("rule", "{}")})
-    assert bench.store.mend(grant) == []
+    assert bench.store.mend(grant) == {}
     for key in (keys.marks, keys.runs, keys.changes):
         bench.client.delete(key)
         bench.client.set(key, "a string")
@@ -282,12 +307,26 @@ def test_what_has_another_type_is_put_aside_by_the_leader_alone_and_nothing_is_r
         bench.store.mend(Grant(grant.epoch, "b"))
     asked = bench.now()
     places = bench.store.mend(grant)
-    assert [place.rpartition(":damaged:")[0] for place in places] == [keys.marks, keys.runs, keys.changes]
-    assert [bench.client.get(place) for place in places] == ["a string"] * 3
+    assert {key: kept.rpartition(":damaged:")[0] for key, kept in places.items()} == {
+        key: key for key in (keys.marks, keys.runs, keys.changes)
+    }
+    assert [bench.client.get(kept) for kept in places.values()] == ["a string"] * 3
     memory = bench.store.remember()
     assert set(memory.marks) == {"e", "dynamic"}
     assert min(memory.marks.values()) >= asked
     assert bench.store.schedule.changes("0-1").is_everything
+
+
+def test_marks_that_were_evicted_begin_now_and_marks_that_were_never_written_do_not(redis_bench):
+    bench, keys, grant = redis_bench, redis_bench.keys, redis_bench.lead()
+    bench.store.enroll(grant, {"e": Enrolment(bench.ago(60), "rule", 41)})
+    assert bench.store.mend(grant) == {}
+    assert bench.store.remember().marks == {}
+    slot = bench.ago(1)
+    bench.store.emit(grant, [Claim("e", slot, (Push(queue_of(bench), "m"),))])
+    bench.client.delete(keys.marks)
+    assert bench.store.mend(grant) == {keys.marks: ""}
+    assert bench.store.remember().marks["e"] > slot
 
 
 def test_no_answer_is_an_error_not_a_no(redis_bench):  # M2
