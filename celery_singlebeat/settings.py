@@ -98,10 +98,10 @@ class Settings:
             _demand(getattr(self, name) >= 0, name, getattr(self, name), "give a number, 0 or larger")
         _demand(self.poison_limit >= 1, "poison_limit", self.poison_limit, "give 1 or more")
         _demand(
-            self.misfire_grace is None or self.misfire_grace >= 0,
+            self.misfire_grace is None or self.misfire_grace > 0,
             "misfire_grace",
             self.misfire_grace,
-            "give a number, 0 or larger, or None for no bound",
+            "give a number above 0, since no slot is on time to the microsecond, or None for no bound",
         )
         _demand(
             self.dead_letter_max_age is None or self.dead_letter_max_age > 0,
@@ -233,9 +233,9 @@ def cron_starting_deadline(conf: Mapping[str, Any]) -> float | None:
         number = float(value)
     except (TypeError, ValueError):
         number = math.nan
-    if isinstance(value, bool) or not 0 <= number < math.inf:
+    if isinstance(value, bool) or not 0 < number < math.inf:
         raise SettingsError(
-            f"beat_cron_starting_deadline={value!r}: give a number of seconds, 0 or larger, or None"
+            f"beat_cron_starting_deadline={value!r}: give a number of seconds above 0, or None"
         )
     return number
 

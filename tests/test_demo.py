@@ -171,6 +171,14 @@ def test_every_command_in_a_file_exists_with_the_options_that_it_gets(path, comm
     assert {check_command(arguments) for arguments in command_lines(path)} == commands
 
 
+def test_no_beat_writes_a_pidfile_that_could_stop_the_next_one():
+    files = ("supervisord.conf", "example-beat@.service", "compose.yaml", "kubernetes.yaml")
+    lines = [words for file in files for words in command_lines(DEPLOY / file)]
+    beats = [words for words in lines if check_command(words) == "beat"]
+    assert len(beats) >= 4
+    assert all("--pidfile=" in words for words in beats)
+
+
 @pytest.mark.parametrize("path", INI, ids=lambda path: path.name)
 def test_programs_and_services_run_as_a_user_of_their_own(path):
     sections = ini(path)

@@ -53,6 +53,7 @@ PROMISED = {
     "locks",
     "migrating",
     "operations",
+    "reports",
     "schedule",
     "settings",
     "tasks",
@@ -234,6 +235,13 @@ def test_every_failure_names_the_test_that_shows_it_or_says_that_there_is_none()
     ]
     assert len(rows) >= 40
     assert [row[0] for row in rows if "::test_" not in row[2] and "no test" not in row[2]] == []
+
+
+def test_every_report_names_the_test_that_shows_what_happens_here():
+    page = documents.page("reports.md")
+    rows = [row for row in page.rows() if row[0] != "report" and len(row) == 4]
+    assert len(rows) >= 60
+    assert [row[0] for row in rows if "::test_" not in row[3] or not re.search(r"#\d+|PR \d+", row[0])] == []
 
 
 def test_every_guarantee_has_its_section_and_a_test_that_cites_it():

@@ -77,6 +77,7 @@ def test_the_dead_letter_queue_can_be_switched_off():
         ({"singlebeat_lease_tll": 5}, ["singlebeat_lease_tll", "did you mean singlebeat_lease_ttl?"]),
         ({"SINGLEBEAT_LOCK_TLL": 5}, ["SINGLEBEAT_LOCK_TLL", "singlebeat_lock_ttl"]),
         ({"singlebeat_lease_ttl": "ten"}, ["singlebeat_lease_ttl='ten'", "number"]),
+        ({"singlebeat_misfire_grace": 0}, ["singlebeat_misfire_grace=0.0", "above 0"]),
         ({"singlebeat_lease_ttl": float("nan")}, ["singlebeat_lease_ttl=nan"]),
         ({"singlebeat_lease_ttl": True}, ["singlebeat_lease_ttl=True"]),
         ({"singlebeat_lease_ttl": 0}, ["singlebeat_lease_ttl=0.0", "above 0"]),

@@ -105,8 +105,15 @@ def read_rules(name: str, ours: Mapping[str, Any], defaults: MissedRules) -> Ent
         except ValueError:
             raise EntryError(name, f"misfire={ours['misfire']!r}; give 'latest', 'all' or 'skip'") from None
     if "misfire_grace" in ours:
-        grace = ours["misfire_grace"]
-        missed = replace(missed, grace=None if grace is None else _number(name, "misfire_grace", grace))
+        grace = (
+            None if ours["misfire_grace"] is None else _number(name, "misfire_grace", ours["misfire_grace"])
+        )
+        if grace == 0:
+            raise EntryError(
+                name,
+                "misfire_grace=0, and no slot is on time to the microsecond; give more, or None for no bound",
+            )
+        missed = replace(missed, grace=grace)
     if "catch_up_limit" in ours:
         missed = replace(missed, limit=int(_number(name, "catch_up_limit", ours["catch_up_limit"])))
     overlap = ours.get("overlap", "allow")

@@ -194,13 +194,14 @@ def test_no_removed_entry_runs():
     assert live(fleet, clock, {}, timedelta(minutes=5)) == []
 
 
-def test_a_wrong_deadline_is_refused_with_one_line():  # X3
+@pytest.mark.parametrize("deadline", ["soon", 0])
+def test_a_wrong_deadline_is_refused_with_one_line(deadline):  # X3
     fleet, _ = fleet_at(SUNDAY)
     with (
         pytest.raises(
-            Exception, match=r"beat_cron_starting_deadline='soon': give a number of seconds"
+            Exception, match=rf"beat_cron_starting_deadline={deadline!r}: give a number of seconds"
         ) as caught,
-        fleet.replica({}, beat_cron_starting_deadline="soon"),
+        fleet.replica({}, beat_cron_starting_deadline=deadline),
     ):
         pass
     assert "\n" not in str(caught.value)
