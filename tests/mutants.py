@@ -58,6 +58,9 @@ def replaced(old: str, new: str) -> Callable[[str], str]:
 
 LUA = "celery_singlebeat/store/lua"
 SLOTS, LEASES = "tests/store/test_slot_contract.py", "tests/store/test_lease_contract.py"
+DISPATCHER, LINES = "celery_singlebeat/beat/dispatcher.py", "celery_singlebeat/beat/lines.py"
+VERDICT, JUDGED = "celery_singlebeat/policy/slots.py", "tests/policy/test_slots.py"
+VERDICTS, SIMULATED = "tests/beat/test_verdicts.py", "tests/beat/test_missed_runs.py"
 LOCKS = "tests/store/test_lock_contract.py"
 SCHEDULE = "tests/store/test_schedule_contract.py"
 STEPS, CHANGES = "tests/beat/test_clock_steps.py", "tests/beat/test_timetables.py"
@@ -109,6 +112,97 @@ MUTANTS = (
         f"{LUA}/slots_emit.lua",
         without_guard("overlap"),
         (f"{SCHEDULE}::test_a_slot_that_would_overlap_is_skipped_until_the_run_before_has_ended",),
+    ),
+    Mutant(
+        "missed once",
+        "a slot that was missed is counted with each later one again",
+        DISPATCHER,
+        replaced("                missed = 0\n", ""),
+        (f"{VERDICTS}::test_as_many_slots_are_caught_up_as_the_limit_says",),
+    ),
+    Mutant(
+        "skips told",
+        "skipped slots stay untold when the answer of the store was lost",
+        DISPATCHER,
+        replaced("            self._tell_skipped(parcel, mark, grant.epoch)\n", ""),
+        (f"{VERDICTS}::test_what_happened_to_slots_is_told_although_the_answer_of_the_store_was_lost",),
+    ),
+    Mutant(
+        "superseded",
+        "a slot is dispatched that a newer one supersedes",
+        VERDICT,
+        replaced("if slot == due[-1] else", "if slot else"),
+        (f"{JUDGED}::test_slots_missed_during_an_outage",),
+    ),
+    Mutant(
+        "limit",
+        "more slots are caught up than the limit says",
+        VERDICT,
+        replaced("late[-rules.limit :]", "late"),
+        (f"{JUDGED}::test_all_catches_up_the_newest_up_to_its_limit",),
+    ),
+    Mutant(
+        "grace",
+        "a slot runs that is later than its grace",
+        VERDICT,
+        replaced("rules.grace is not None and", "False and"),
+        (f"{JUDGED}::test_a_slot_later_than_its_grace_never_runs",),
+    ),
+    Mutant(
+        "deadline",
+        "a crontab runs later than Celery's deadline",
+        VERDICT,
+        replaced("rules.deadline is not None and", "False and"),
+        (f"{JUDGED}::test_a_slot_later_than_celerys_deadline_never_runs",),
+    ),
+    Mutant(
+        "one follow-up",
+        "each slot that came while a run went on follows it",
+        "celery_singlebeat/policy/entries.py",
+        replaced("misfire=Misfire.LATEST, failover=0.0", "misfire=Misfire.ALL"),
+        ("tests/policy/test_entries.py::test_an_entry_that_queues_keeps_its_newest_slot_only",),
+    ),
+    Mutant(
+        "jitter bound",
+        "a message goes out after the next slot",
+        "celery_singlebeat/policy/jitter.py",
+        replaced("if following is not None:", "if False:"),
+        ("tests/policy/test_jitter.py::test_a_delay_is_stable_and_ends_before_the_next_slot",),
+    ),
+    Mutant(
+        "changed rule",
+        "what the old rule of an entry left undone is caught up under the new one",
+        LINES,
+        replaced(" or enrolment.rule != line.rule", ""),
+        (f"{SIMULATED}::test_a_changed_crontab_is_due_under_its_new_rule_only",),
+    ),
+    Mutant(
+        "changed arguments",
+        "another policy or other arguments start an entry anew",
+        LINES,
+        replaced('    rule = f"{table.rule()}', '    rule = f"{table.rule()} {entry.args} {rules.missed}'),
+        (f"{SIMULATED}::test_changed_arguments_leave_an_interval_where_it_is",),
+    ),
+    Mutant(
+        "tombstone",
+        "a release that is rolled back does not find where its entries stood",
+        "celery_singlebeat/policy/tombstones.py",
+        replaced(" and now - gone[name] > KEPT", ""),
+        ("tests/policy/test_tombstones.py",),
+    ),
+    Mutant(
+        "damaged state",
+        "one mark of the year 9999 keeps its entry from running",
+        LINES,
+        replaced("any(at is not None and at > tomorrow for at in moments)", "False"),
+        ("tests/beat/test_dispatcher.py::test_damaged_state_of_one_entry_repeats_nothing_and_stops_nobody",),
+    ),
+    Mutant(
+        "evicted marks",
+        "what was dispatched is dispatched again when Redis has evicted the marks",
+        f"{LUA}/state_mend.lua",
+        replaced("places[1] ~= '' and places[1] or 'gone'", "places[1]"),
+        (f"{SLOTS}::test_marks_that_were_evicted_begin_now_and_marks_that_were_never_written_do_not",),
     ),
     Mutant(
         "lease owner",
