@@ -95,6 +95,7 @@ class Dispatcher:
         self._adopted: Grant | None = None
         self._silences = 0
         self._unanswered: list[Parcel] = []
+        self._newest: datetime | None = None  # the latest slot with a verdict
 
     @property
     def is_adopted(self) -> bool:
@@ -124,13 +125,9 @@ class Dispatcher:
         silences = self._elector.silences
         memory = self._store.remember()
         unknown = self._agenda.settle(memory)
-        if unknown:
-            # A clock that is behind must not give a new entry a past: the newest mark is later than that.
-            now = whole(self._elector.due_now())
-            plausible = (mark for mark in memory.marks.values() if mark <= now + PLAUSIBLE)
-            now = max(now, max(plausible, default=now))
-            for start in range(0, len(unknown), BATCH_ENROLLED):
-                self._enroll(grant, unknown[start : start + BATCH_ENROLLED], now)
+        plausible = (mark for mark in memory.marks.values() if mark <= self._elector.due_now() + PLAUSIBLE)
+        self._newest = max(plausible, default=None)
+        self._enroll(grant, unknown)
         self._drain()
         is_new = self._adopted != grant
         self._adopted, self._silences = grant, silences
@@ -138,13 +135,29 @@ class Dispatcher:
         if is_new:
             self._tidy(memory, grant)
 
-    def _enroll(self, grant: Grant, lines: Sequence[Line], now: datetime) -> None:
-        enrolment = self._agenda.enrolment(lines, now)
-        self._store.enroll(grant, enrolment)
-        for line in lines:
-            line.stand_at(enrolment[line.name].anchor, line.mark)
-            self._agenda.put(line)
-        self._pulse()
+    def enroll(self, grant: Grant, lines: Sequence[Line]) -> None:
+        """Let lines begin now that the store does not know, after the schedule was taken over.
+
+        Raises `StoreUnavailable` or `Deposed`; then the whole schedule has to be taken over again.
+        """
+        try:
+            self._enroll(grant, lines)
+        except StoreUnavailable:
+            self.forget()
+            raise
+
+    def _enroll(self, grant: Grant, lines: Sequence[Line]) -> None:
+        # A clock that is behind must not give a new entry a past: the newest mark is later than that.
+        now = whole(self._elector.due_now())
+        now = max(now, self._newest or now)
+        for start in range(0, len(lines), BATCH_ENROLLED):
+            some = lines[start : start + BATCH_ENROLLED]
+            enrolment = self._agenda.enrolment(some, now)
+            self._store.enroll(grant, enrolment)
+            for line in some:
+                line.stand_at(enrolment[line.name].anchor, line.mark)
+                self._agenda.put(line)
+            self._pulse()
 
     def _tidy(self, memory: Memory, grant: Grant) -> None:
         """What is kept of entries that nobody has any more is not kept for ever."""
@@ -319,6 +332,7 @@ class Dispatcher:
                     self._changes.tell()
                 break
             line.mark = claim.slot
+            self._newest = max(self._newest or claim.slot, claim.slot)
             line.last = max(line.last or claim.slot, claim.slot)
             if outcome.kind == "overlap":
                 parcel.skipped.append(Skip(claim.slot, "overlap"))

@@ -67,6 +67,10 @@ class Dynamic:
             else:
                 yield line
 
+    def line(self, name: str) -> Line | None:
+        """The line of this name, whether the configuration hides it or not."""
+        return self._lines.get(name)
+
     def parked(self, hidden: Collection[str]) -> Mapping[str, str]:
         """What is wrong with the others."""
         return {name: problem for name, problem in self._parked.items() if name not in hidden}

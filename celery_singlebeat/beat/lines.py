@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 from celery.schedules import crontab
@@ -84,7 +85,9 @@ class Line:
             is_known = self._planned == stands
         if not is_known:
             self.next = self.timetable.after(self.last, anchor=self.anchor)
-            self.opens = None if self.next is None else self.next + self.delay(self.next)
+            self.opens = self.next
+            if self.next is not None and self.rules.jitter:
+                self.opens = self.next + self.delay(self.next)
             self._planned = stands
         return self.opens
 
@@ -142,8 +145,7 @@ def make_line(name: str, entry: Any, rules: EntryRules) -> Line:
         rules = replace(rules, missed=replace(rules.missed, deadline=None))
     # Being switched off is part of the rule, so that an entry starts from now when it is switched on.
     rule = f"{table.rule()}{'' if rules.enabled else ', off'}"
-    digest = hashlib.sha256(rule.encode()).hexdigest()[:16]
-    return Line(name, entry, rules, table, digest, runs=entry.total_run_count or 0)
+    return Line(name, entry, rules, table, _digest(rule), runs=entry.total_run_count or 0)
 
 
 class Agenda:
@@ -328,6 +330,11 @@ class Agenda:
     def digest(self) -> str:
         """A hash of the static schedule: nodes that have the same one may judge each other."""
         return f"{self._digest:016x}"
+
+
+@lru_cache(maxsize=4096)
+def _digest(rule: str) -> str:
+    return hashlib.sha256(rule.encode()).hexdigest()[:16]
 
 
 def _fingerprint(line: Line) -> int:

@@ -79,7 +79,8 @@ class Machine:
         self._pulse = Pulse(clock, patience=settings.lease_ttl)
         self.agenda = Agenda(tell, self.elector.due_now, self._pulse.beat)
         self.dynamic = Dynamic(self._store.schedule, make, clock)
-        self._static: frozenset[str] = frozenset()
+        self._static: set[str] = set()
+        self._strangers: list[Line] = []  # static lines that do not know where they stand
         self._watch = Watch(
             self.agenda, self._store, self.elector, grace=settings.takeover_grace, clock=clock
         )
@@ -120,12 +121,25 @@ class Machine:
     def fill(self, lines: Iterable[Line], parked: Mapping[str, str]) -> None:
         """Take another static schedule."""
         static = list(lines)
-        self._static = frozenset((*(line.name for line in static), *parked))
+        self._static = {*(line.name for line in static), *parked}
         dynamic = self.dynamic.lines(self._static)
         self.agenda.fill((*static, *dynamic), {**self.dynamic.parked(self._static), **parked})
+        self._describe()
+        self._look_again()
+
+    def amend(self, lines: Iterable[Line], gone: Iterable[str], parked: Mapping[str, str]) -> None:
+        """Take over what has changed in the static schedule; no other entry notices."""
+        changed, gone = list(lines), frozenset(gone)
+        self._static -= gone
+        self._static.update(line.name for line in changed)
+        self._static.update(parked)
+        changed += [line for name in gone if (line := self.dynamic.line(name)) is not None]
+        self._strangers += self._replace(changed, gone, parked)
+        self._describe()
+
+    def _describe(self) -> None:
         self._schedule = self.agenda.digest()
         self.elector.describe(self._schedule)
-        self._look_again()
 
     def turn(self, longest: float) -> float:
         """Dispatch what is due if this node leads, watch otherwise; seconds until the next turn."""
@@ -167,15 +181,31 @@ class Machine:
         lines = [line for line in update.lines if line.name not in self._static]
         gone = [name for name in update.gone if name not in self._static]
         parked = {name: problem for name, problem in update.parked.items() if name not in self._static}
+        if self._seat(self._replace(lines, gone, parked)):
+            self._look_again()  # their stored state is damaged, and has to be written anew
+
+    def _replace(self, lines: list[Line], gone: Iterable[str], parked: Mapping[str, str]) -> list[Line]:
+        """Put lines in the place of those of the same names; returns those that do not know where they
+        stand.
+        """
         self._watch.forget((*gone, *parked, *(line.name for line in lines)))
-        strangers = self.agenda.change(lines, gone, parked)
+        return self.agenda.change(lines, gone, parked)
+
+    def _seat(self, strangers: list[Line]) -> list[Line]:
+        """Let lines stand where the store remembers them; returns those that it does not know."""
+        if not strangers:
+            return []
         try:
             memory = self._store.remember([line.name for line in strangers])
         except StoreUnavailable:
             self._look_again()
             raise
-        if self.agenda.seat(strangers, memory):
-            self._look_again()  # their stored state is damaged, and has to be written anew
+        return self.agenda.seat(strangers, memory)
+
+    def _seat_strangers(self) -> list[Line]:
+        """`_seat` for what has changed in the static schedule; raises `StoreUnavailable`."""
+        strangers, self._strangers = self._strangers, []
+        return self._seat([line for line in strangers if self.agenda.line(line.name) is line])
 
     def _look_again(self) -> None:
         """Some lines do not know where they stand: read everything before anything else is done."""
@@ -207,6 +237,7 @@ class Machine:
                     self.dynamic.tell()
                 self._read_changes()
                 self.dispatcher.adopt(grant)
+                self.dispatcher.enroll(grant, self._seat_strangers())
                 self.dispatcher.turn(grant)
         except Deposed:
             self.elector.stand_down(grant, "deposed")
@@ -235,6 +266,7 @@ class Machine:
         if self.elector.has_heard_the_store:
             try:
                 self._read_changes()
+                self._watch.expect(self._seat_strangers())
             except StoreUnavailable:
                 return STANDBY_NAP
         self._watch.turn()

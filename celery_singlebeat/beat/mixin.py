@@ -33,7 +33,7 @@ from celery_singlebeat.beat.machine import STANDBY_NAP, Machine
 from celery_singlebeat.beat.surroundings import signals_wait
 from celery_singlebeat.beat.windows import OwnWill
 from celery_singlebeat.errors import EntryError
-from celery_singlebeat.events import Event, SlotDispatched
+from celery_singlebeat.events import Event, SlotDispatched, SlotSkipped, SlotsSkipped
 from celery_singlebeat.messages import (
     CollectingProducer,
     DeclaringOnce,
@@ -74,14 +74,16 @@ class SingleBeatMixin(_Base):
         settings = self._wiring.settings
         demand_timezone(app)
         self._atomic = self._wiring.is_atomic
-        self._defaults = MissedRules(
-            misfire=Misfire(settings.misfire),
-            grace=settings.misfire_grace,
-            deadline=cron_starting_deadline(app.conf),
-            limit=settings.catch_up_limit,
-            failover=2 * settings.lease_ttl,
+        self._defaults = EntryRules(
+            missed=MissedRules(
+                misfire=Misfire(settings.misfire),
+                grace=settings.misfire_grace,
+                deadline=cron_starting_deadline(app.conf),
+                limit=settings.catch_up_limit,
+                failover=2 * settings.lease_ttl,
+            )
         )
-        self._rules: dict[str, EntryRules] = {}
+        self._rules: dict[str, EntryRules] = {}  # of entries that ask for something else
         self._faults: dict[str, str] = {}
         self._machine: Machine | None = None
         self._changed = True
@@ -123,7 +125,9 @@ class SingleBeatMixin(_Base):
                 self._faults[name] = f"it cannot be built: {type(error).__name__}: {error}"
             else:
                 self._faults.pop(name, None)
-                self._rules[name] = rules
+                self._rules.pop(name, None)
+                if rules is not self._defaults:
+                    self._rules[name] = rules
                 sound[name] = theirs
         return sound
 
@@ -134,12 +138,15 @@ class SingleBeatMixin(_Base):
         theirs, ours = split(name, fields)
         asked = theirs.get("schedule")
         check_schedule(name, asked)
-        rules = read_rules(name, ours, self._defaults)
+        rules = self._rules_of(name, ours)
         if hasattr(asked, "slot_after") and not hasattr(asked, "now"):
             theirs.setdefault("last_run_at", self.app.now())  # Celery would ask the schedule
         if not hasattr(self.Entry, "from_entry"):  # such a class keeps its entries elsewhere
             self.Entry(**dict(theirs, name=name, app=self.app))
         return theirs, rules
+
+    def _rules_of(self, name: str, ours: Mapping[str, Any]) -> EntryRules:
+        return read_rules(name, ours, self._defaults.missed) if ours else self._defaults
 
     def _is_celerys(self, name: str) -> bool:
         """Whether the class behind has this attribute of Celery's scheduler as Celery made it."""
@@ -167,6 +174,12 @@ class SingleBeatMixin(_Base):
             return None
         return schedule
 
+    def _follow(self, machine: Machine) -> None:
+        """Take over what has changed in the schedule."""
+        schedule = self._read()
+        if schedule is not None:
+            self._fill(machine, schedule)
+
     def _fill(self, machine: Machine, schedule: Mapping[str, Any]) -> None:
         lines, parked = self._lines(schedule)
         machine.fill(lines.values(), parked)
@@ -175,7 +188,7 @@ class SingleBeatMixin(_Base):
         lines: dict[str, Line] = {}
         parked = dict(self._faults)
         for name, entry in schedule.items():
-            rules = self._rules.get(name) or EntryRules(missed=self._defaults)
+            rules = self._rules.get(name, self._defaults)
             try:
                 lines[name] = self._line(name, entry, rules)
             except EntryError as error:
@@ -205,7 +218,7 @@ class SingleBeatMixin(_Base):
         """The line of a dynamic entry as it is stored; raises `EntryError`."""
         theirs, ours = split(name, records.read(name, text))
         check_schedule(name, theirs.get("schedule"))
-        rules = read_rules(name, ours, self._defaults)
+        rules = self._rules_of(name, ours)
         try:
             entry = ScheduleEntry(**dict(theirs, name=name, app=self.app))
         except Exception as error:
@@ -226,9 +239,7 @@ class SingleBeatMixin(_Base):
             machine = self._machine
             if machine is None:
                 machine = self._machine = self._begin()
-            schedule = self._read()
-            if schedule is not None:
-                self._fill(machine, schedule)
+            self._follow(machine)
             return machine.turn(self.max_interval or STANDBY_NAP)
         finally:
             self._in_tick = False
@@ -255,10 +266,13 @@ class SingleBeatMixin(_Base):
 
     def _hear(self, event: Event) -> None:
         self._wiring.tell(event)
-        if isinstance(event, SlotDispatched) and self._machine is not None:
+        if isinstance(event, (SlotDispatched, SlotSkipped, SlotsSkipped)) and self._machine is not None:
             line = self._machine.agenda.line(event.entry)
             if line is not None and line.since is None:
-                self._note(line)
+                self._note(line) if isinstance(event, SlotDispatched) else self._pass_over(line)
+
+    def _pass_over(self, line: Line) -> None:
+        """A slot of this line got the verdict not to run."""
 
     def _note(self, line: Line) -> None:
         """Let the class behind note a run, as Celery would."""

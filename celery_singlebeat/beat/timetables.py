@@ -28,7 +28,7 @@ from celery.schedules import BaseSchedule, crontab, schedule, solar
 from celery.utils.time import LocalTimezone
 
 from celery_singlebeat.moments import iso, next_whole, whole
-from celery_singlebeat.policy.calendars import Calendar
+from celery_singlebeat.policy.calendars import calendar
 from celery_singlebeat.policy.entries import SHORTEST
 from celery_singlebeat.zones import first_change, first_instant, offset_at, wall_time, zone_name
 
@@ -61,6 +61,7 @@ class Timetable(Protocol):
 class Interval:
     """Every `period` from the anchor on (T1)."""
 
+    __slots__ = ("_period",)
     is_predictable = True
     ends = False
 
@@ -91,17 +92,18 @@ class Interval:
 class Wall:
     """A crontab in a time zone (T2, T3)."""
 
+    __slots__ = ("_calendar", "_zone")
     is_predictable = True
     ends = False
 
     def __init__(self, cron: Any, zone: tzinfo | None) -> None:
         self._zone = zone
-        self._calendar = Calendar(
-            minutes=cron.minute,
-            hours=cron.hour,
-            days=cron.day_of_month,
-            months=cron.month_of_year,
-            weekdays=cron.day_of_week,
+        self._calendar = calendar(
+            minutes=frozenset(cron.minute),
+            hours=frozenset(cron.hour),
+            days=frozenset(cron.day_of_month),
+            months=frozenset(cron.month_of_year),
+            weekdays=frozenset(cron.day_of_week),
         )
 
     def after(self, moment: datetime, *, anchor: datetime) -> datetime | None:  # noqa: ARG002 - the protocol
@@ -290,7 +292,7 @@ def timetable(asked: Any, *, zone: tzinfo | None = None) -> Timetable:
 def _zone(asked: Any, zone: tzinfo | None) -> tzinfo | None:
     """The zone that a schedule is read in: its entry's, that of its own clock, or the app's."""
     has_a_clock = asked.nowfun is not None or type(asked).now is not BaseSchedule.now
-    apps: tzinfo = twin(asked).tz
+    apps = _own_zone(asked)
     moment = asked.now() if has_a_clock else None
     found = zone or (moment and moment.tzinfo) or apps
     if isinstance(found, LocalTimezone):
@@ -311,6 +313,14 @@ def _shows_the_machines_zone(moment: datetime, apps: tzinfo) -> bool:
         return False
     has_a_name = not str(zone).startswith("UTC")
     return (has_a_name or isinstance(apps, LocalTimezone)) and zone.utcoffset(None) == offset_at(moment, None)
+
+
+def _own_zone(asked: Any) -> tzinfo:
+    if "tz" in vars(asked) or type(asked).tz is not BaseSchedule.tz:
+        own: tzinfo = twin(asked).tz
+    else:
+        own = asked.app.timezone  # asked of the schedule it would be kept there, one by one
+    return own
 
 
 def _period(asked: Any) -> timedelta:

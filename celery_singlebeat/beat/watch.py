@@ -7,7 +7,7 @@ so the others are taken as dispatched until the next of theirs. Their mark says 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
 from celery_singlebeat.beat.elector import Elector
@@ -36,7 +36,7 @@ class Watch:
         self._clock = clock
         self._watched: dict[str, Line] = {}
         self._read_at: Monotonic | None = None
-        self._unknown = 0
+        self._unknown: list[Line] = []  # lines that the store does not know
         self._pause = READ_SOON
 
     def start_over(self) -> None:
@@ -48,8 +48,16 @@ class Watch:
 
     def forget(self, names: Iterable[str]) -> None:
         """Stop asking about entries that have changed or gone."""
-        for name in names:
+        forgotten = frozenset(names)
+        for name in forgotten:
             self._watched.pop(name, None)
+        self._unknown = [line for line in self._unknown if line.name not in forgotten]
+
+    def expect(self, lines: Sequence[Line]) -> None:
+        """Ask for these lines until the leader has enrolled them."""
+        if lines:
+            self._unknown += lines
+            self._pause = READ_SOON
 
     def turn(self) -> None:
         """Take in what the last bids brought, and look for slots that are overdue."""
@@ -82,12 +90,15 @@ class Watch:
             return
         if not self._elector.has_heard_the_store:
             return
+        is_first = self._read_at is None
         try:
-            memory = self._store.remember()
+            memory = self._store.remember(None if is_first else [line.name for line in self._unknown])
         except StoreUnavailable:
             return
-        self._watched = {}
-        self._unknown = len(self._agenda.settle(memory))
-        if self._read_at is not None:
+        if is_first:
+            self._watched = {}
+            self._unknown = self._agenda.settle(memory)
+        else:
+            self._unknown = self._agenda.seat(self._unknown, memory)
             self._pause = min(READ_AGAIN, 2 * self._pause)
         self._read_at = now

@@ -49,11 +49,14 @@ class RowEntry(ModelEntry):  # type: ignore[misc] # django-celery-beat has no ty
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The whole table at one moment: its entries, their rules, and the rows that cannot work."""
+    """What has changed in the table: entries, their rules, the rows that cannot work, and the names of those
+    that are no more.
+    """
 
     entries: dict[str, Any] = field(default_factory=dict)
     rules: dict[str, EntryRules] = field(default_factory=dict)
     faults: dict[str, str] = field(default_factory=dict)
+    gone: frozenset[str] = frozenset()
 
 
 def read_rows(
@@ -128,16 +131,3 @@ def column(value: datetime) -> datetime:
     """A moment as a column takes it."""
     naive: datetime = value if settings.USE_TZ else django_time.make_naive(value)
     return naive
-
-
-def state(model: Any) -> int:
-    """A hash of all that decides what a row runs and when."""
-    values = [
-        getattr(model, item.attname)
-        for item in model._meta.concrete_fields  # noqa: SLF001 - Django's public interface
-        if item.name not in ("last_run_at", "total_run_count", "date_changed", "description")
-    ]
-    asked = model.scheduler
-    if asked is not None:
-        values += [getattr(asked, item.attname) for item in asked._meta.concrete_fields]  # noqa: SLF001
-    return hash(tuple(map(str, values)))

@@ -14,7 +14,7 @@ from django_celery_beat.tzcrontab import TzAwareCrontab
 from typing_extensions import override
 
 from celery_singlebeat.beat.lines import Line
-from celery_singlebeat.beat.machine import STANDBY_NAP
+from celery_singlebeat.beat.machine import SOON, STANDBY_NAP, Machine
 from celery_singlebeat.beat.mixin import SingleBeatMixin
 from celery_singlebeat.django.clerk import Clerk
 from celery_singlebeat.django.rows import COLUMNS, OPTIONS, RowEntry, Rows, read_rows
@@ -39,7 +39,7 @@ class SingleBeatDatabaseScheduler(SingleBeatMixin, DatabaseScheduler):  # type: 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._configured: dict[str, dict[str, Any]] = {}
         self._configured_rules: dict[str, EntryRules] = {}
-        self._configured_faults: dict[str, str] = {}
+        self._unfit: dict[str, str] = {}  # configured entries that cannot work, whatever their rows say
         self._schedule: dict[str, Any] | None = None
         self._clerk: Clerk | None = None
         self._begun: Grant | None = None
@@ -70,7 +70,7 @@ class SingleBeatDatabaseScheduler(SingleBeatMixin, DatabaseScheduler):  # type: 
         """Keep configured entries in mind; the leader writes them into the table (D3)."""
         self._configured.update(self._sound(dict_))
         self._configured_rules = dict(self._rules)
-        self._configured_faults = dict(self._faults)
+        self._unfit = dict(self._faults)
 
     @override
     def _read_entry(self, name: str, fields: Mapping[str, Any]) -> tuple[dict[str, Any], EntryRules]:
@@ -107,21 +107,36 @@ class SingleBeatDatabaseScheduler(SingleBeatMixin, DatabaseScheduler):  # type: 
         return {**kept, "schedule": asked, "options": options, **columns}, rules
 
     def _entries_of(self, models: list[Any]) -> Rows:
-        default = EntryRules(missed=self._defaults)
-        return read_rows(models, self.app, self.Entry, self._configured_rules, default)
+        return read_rows(models, self.app, self.Entry, self._configured_rules, self._defaults)
 
     def _install(self, rows: Rows) -> dict[str, Any]:
-        faults = {**rows.faults, **self._configured_faults}
-        schedule = {name: entry for name, entry in rows.entries.items() if name not in faults}
-        self._schedule, self._rules, self._faults = schedule, dict(rows.rules), faults
-        return schedule
+        self._schedule, self._rules, self._faults = {}, {}, {}
+        self._take(rows)
+        return self._schedule
+
+    def _take(self, rows: Rows) -> dict[str, Any]:
+        """Note what has changed; returns the entries that have."""
+        schedule = self.schedule
+        for name in (*rows.gone, *rows.entries, *rows.faults):
+            self._faults.pop(name, None)
+            schedule.pop(name, None)
+        fit = {name: entry for name, entry in rows.entries.items() if name not in self._unfit}
+        schedule.update(fit)
+        self._rules.update(rows.rules)
+        self._faults.update({**rows.faults, **self._unfit})
+        return fit
 
     @override
-    def _read(self) -> Mapping[str, Any] | None:
-        if not self._changed:
-            return None
-        self._changed = False
-        return self.schedule
+    def _follow(self, machine: Machine) -> None:
+        clerk = self._clerk
+        if self._changed:
+            self._changed = False
+            self._fill(machine, self.schedule)
+        while clerk is not None and (rows := clerk.take()) is not None:
+            lines, parked = self._lines(self._take(rows))
+            machine.amend(lines.values(), rows.gone, parked)
+            if self._epoch() is not None:
+                return  # other entries may be due
 
     # -- the loop -------------------------------------------------------------------------------
 
@@ -129,16 +144,17 @@ class SingleBeatDatabaseScheduler(SingleBeatMixin, DatabaseScheduler):  # type: 
     def tick(self, *args: Any, **kwargs: Any) -> float:
         if self._closed:
             return STANDBY_NAP
-        if self._clerk is None:
-            self._clerk = self._hire()
-        self._seen_at = self._clerk.seen_at  # before its rows are taken
-        rows = self._clerk.take()
-        if rows is not None:
-            self._install(rows)
-            self._changed = True
+        clerk = self._clerk
+        if clerk is None:
+            clerk = self._clerk = self._hire()
+        self._seen_at = clerk.seen_at  # before its rows are taken
         if self._schedule is None:
-            return STANDBY_NAP  # it must not lead before it knows what is to be run
-        return super().tick(*args, **kwargs)
+            rows = clerk.take()
+            if rows is None:
+                return STANDBY_NAP  # it must not lead before it knows what is to be run
+            self._install(rows)
+        nap = super().tick(*args, **kwargs)
+        return min(nap, SOON) if clerk.has_more else nap
 
     def _hire(self) -> Clerk:
         clerk = Clerk(
@@ -146,11 +162,16 @@ class SingleBeatDatabaseScheduler(SingleBeatMixin, DatabaseScheduler):  # type: 
             self._wiring.beat_store(),
             read=self._entries_of,
             epoch=self._epoch,
-            publish=lambda: self._table.publish(self.app, self.Entry, self._configured),
+            publish=self._publish,
             period=self._period,
         )
         clerk.start()
         return clerk
+
+    def _publish(self) -> dict[str, str]:
+        faults = self._table.publish(self.app, self.Entry, self._configured)
+        self._unfit = {**self._unfit, **faults}
+        return faults
 
     def _epoch(self) -> int | None:
         """The epoch under which this node leads and has taken the schedule over; any thread may ask."""
@@ -181,6 +202,11 @@ class SingleBeatDatabaseScheduler(SingleBeatMixin, DatabaseScheduler):  # type: 
     def _note(self, line: Line) -> None:
         if self._clerk is not None:
             self._clerk.note(line.name)
+
+    @override
+    def _pass_over(self, line: Line) -> None:
+        if self._clerk is not None and line.rules.once:
+            self._clerk.note_spent(line.name)
 
     # -- the end --------------------------------------------------------------------------------
 

@@ -24,10 +24,7 @@ _HOURS_OF_A_DAY = 24
 
 
 class Calendar:
-    """The wall times that match five sets of numbers; Sunday is 0 (K1).
-
-    Most crontabs of a big schedule have most of their fields in common, so the fields are shared.
-    """
+    """The wall times that match five sets of numbers; Sunday is 0 (K1)."""
 
     __slots__ = ("_days", "_hours", "_minutes", "_months", "_weekdays")
 
@@ -93,6 +90,19 @@ class Calendar:
                         found = date(year, month, number)
                         if found > day:
                             yield found
+
+
+@lru_cache(maxsize=4096)
+def calendar(
+    *,
+    minutes: frozenset[int],
+    hours: frozenset[int],
+    days: frozenset[int],
+    months: frozenset[int],
+    weekdays: frozenset[int],
+) -> Calendar:
+    """The calendar of five sets of numbers. Many crontabs of a big schedule are equal, and share theirs."""
+    return Calendar(minutes=minutes, hours=hours, days=days, months=months, weekdays=weekdays)
 
 
 @lru_cache(maxsize=4096)

@@ -1,4 +1,8 @@
+import json
+import os
 import shutil
+import subprocess
+import sys
 from contextlib import contextmanager
 
 import pytest
@@ -8,6 +12,7 @@ from django.db import connections
 
 from celery_singlebeat import signals
 from tests.support import shop_database
+from tests.support.projects import REPOSITORY
 from tests.support.shop_beat import Beat, models
 
 
@@ -104,3 +109,26 @@ def start(app):
     yield make
     for beat in made:
         beat.scheduler.close()
+
+
+@pytest.fixture
+def python(tmp_path):
+    """Run code where Django is set up anew: `python(code, **settings)`."""
+
+    def run(code, *, DJANGO_SETTINGS_MODULE=shop_database.SETTINGS, **settings):  # noqa: N803
+        env = {
+            **os.environ,
+            "PYTHONPATH": str(REPOSITORY),
+            "SHOP_DATABASE": str(tmp_path / "shop"),
+            "SHOP_SETTINGS": json.dumps(settings),
+            "DJANGO_SETTINGS_MODULE": DJANGO_SETTINGS_MODULE,
+        }
+        if not DJANGO_SETTINGS_MODULE:
+            del env["DJANGO_SETTINGS_MODULE"]
+        else:
+            code = f"import django; django.setup()\n{code}"
+        return subprocess.run(
+            [sys.executable, "-c", code], env=env, cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+
+    return run

@@ -1,23 +1,19 @@
 """What reaches the database, when, from whom; and what a database does not stop that is away."""
 
-import json
-import os
-import subprocess
-import sys
+import time
 from datetime import datetime, timedelta, timezone
 
 import pytest
 from celery.schedules import crontab
-from django.db import connection
+from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 from django_celery_beat.models import PeriodicTask
 
 from celery_singlebeat.django import SingleBeatDatabaseScheduler
+from celery_singlebeat.django.clerk import REST
 from celery_singlebeat.errors import SettingsError, StoreUnavailable
 from celery_singlebeat.testing.processes import wait_until
-from tests.support.projects import REPOSITORY
 from tests.support.shop_beat import rows
-from tests.support.shop_database import SETTINGS
 
 HOUR = timedelta(hours=1)
 
@@ -139,6 +135,32 @@ def test_a_store_that_is_away_delays_the_history_only(start, add, sent):
     beat.tick_until(lambda: rows()["a"].total_run_count == 1)
 
 
+def test_a_table_that_cannot_be_written_is_read_all_the_same(start, add, sent, caplog):
+    add("a", every=0.1)
+    beat = start().lead()
+
+    def refuse(runs):
+        raise OperationalError("the disk is full")
+
+    beat.scheduler._table.note = refuse
+    beat.tick_until(lambda: "the database cannot be written" in caplog.text)
+    add("b", every=3600)
+    beat.tick_until(lambda: beat.names() == ["a", "b"])
+    del beat.scheduler._table.note
+    beat.tick_until(lambda: rows()["a"].total_run_count)
+    assert "the disk is full" in caplog.text
+
+
+def test_a_table_that_takes_long_is_looked_at_less_often(start, add):
+    add("a", every=3600)
+    beat = start()
+    table, seconds = beat.scheduler._table, 0.1
+    mark = table.mark
+    table.mark = lambda: time.sleep(seconds) or mark()
+    clerk = beat.lead().scheduler._clerk
+    beat.tick_until(lambda: clerk._look_at - clerk.seen_at >= REST * seconds)
+
+
 # A new leader
 
 
@@ -175,21 +197,21 @@ def test_a_leader_goes_on_while_the_database_is_away(start, add, sent, away, cap
     beat = start().lead()
     beat.tick_until(lambda: sent)
     with away():
-        beat.tick_until(lambda: "the database does not answer" in caplog.text)
+        beat.tick_until(lambda: "the database cannot be read" in caplog.text)
         count = len(sent)
         beat.tick_until(lambda: len(sent) >= count + 3)
-    beat.tick_until(lambda: "the database answers again" in caplog.text or caplog.records)
+    beat.tick_until(lambda: "the database works again" in caplog.text or caplog.records)
     beat.tick_until(lambda: rows()["a"].total_run_count >= count + 3)
     add("b", every=3600)
     beat.tick_until(lambda: beat.names() == ["a", "b"])
-    assert caplog.text.count("the database does not answer") == 1
+    assert caplog.text.count("the database cannot be read") == 1
 
 
 def test_a_beat_that_has_never_seen_the_table_does_not_lead(start, add, away, app, caplog):
     add("a", every=0.1)
     with away():
         beat = start()
-        wait_until(lambda: beat.scheduler.tick() and "the database does not answer" in caplog.text)
+        wait_until(lambda: beat.scheduler.tick() and "the database cannot be read" in caplog.text)
         assert beat.machine is None
     beat.lead()
     assert beat.names() == ["a"]
@@ -312,24 +334,3 @@ def test_without_the_extra_one_line_names_it(python):
     assert len(lines) == 1
     assert "pip install 'celery-singlebeat[django]'" in lines[0]
     assert "Traceback" not in done.stderr
-
-
-@pytest.fixture
-def python(tmp_path):
-    def run(code, *, DJANGO_SETTINGS_MODULE=SETTINGS, **settings):  # noqa: N803
-        env = {
-            **os.environ,
-            "PYTHONPATH": str(REPOSITORY),
-            "SHOP_DATABASE": str(tmp_path / "shop"),
-            "SHOP_SETTINGS": json.dumps(settings),
-            "DJANGO_SETTINGS_MODULE": DJANGO_SETTINGS_MODULE,
-        }
-        if not DJANGO_SETTINGS_MODULE:
-            del env["DJANGO_SETTINGS_MODULE"]
-        else:
-            code = f"import django; django.setup()\n{code}"
-        return subprocess.run(
-            [sys.executable, "-c", code], env=env, cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-
-    return run

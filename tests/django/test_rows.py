@@ -3,9 +3,12 @@
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from django_celery_beat.models import ClockedSchedule, CrontabSchedule, PeriodicTask
+from django_celery_beat.models import ClockedSchedule, CrontabSchedule, PeriodicTask, PeriodicTasks
 
+from celery_singlebeat import Schedule
 from celery_singlebeat.beat.timetables import Wall
+from celery_singlebeat.django import SingleBeatDatabaseScheduler
+from celery_singlebeat.django.clerk import HANDFUL
 from celery_singlebeat.moments import whole
 from celery_singlebeat.store.ports import Candidate
 from celery_singlebeat.testing.processes import wait_until
@@ -43,7 +46,7 @@ def test_a_standby_has_the_rows_and_writes_nothing(start, add, app, sent):  # D3
     standby.tick_until(lambda: standby.machine and len(standby.machine.agenda) == 2)
     clerk = standby.scheduler._clerk
     looked = clerk._read_at
-    clerk._states = None
+    clerk._read_at = float("-inf")
     standby.tick_until(lambda: clerk._read_at > looked)
     assert row("spent").enabled
     assert "configured" not in rows()
@@ -157,6 +160,37 @@ def test_a_one_off_runs_once_and_is_switched_off(start, add, sent, kind):  # D4
     assert sent == ["a", "a"]
 
 
+def test_a_one_off_whose_slot_was_skipped_is_switched_off(start, add, app, sent):
+    app.conf.beat_scheduler = SingleBeatDatabaseScheduler
+    add(every=3600, one_off=True)
+    beat = start().lead()
+    Schedule(app).pause("a")
+    line = beat.line()
+    line.last = line.anchor = beat.machine.elector.due_now() - HOUR
+    beat.machine.agenda.put(line)
+    beat.tick_until(lambda: not row().enabled)
+    beat.tick_until(lambda: beat.names() == [])
+    assert (sent, row().total_run_count) == ([], 0)
+
+
+def test_a_row_that_is_switched_on_the_moment_it_was_switched_off_runs_again(start, add, sent):  # D4
+    add(every=0.1, one_off=True)
+    beat = start()
+    table, hurried = beat.scheduler._table, []
+    switch_off = table.switch_off
+
+    def then_on_again(keys):
+        off = switch_off(keys)
+        if not hurried:
+            hurried.append(PeriodicTask.objects.update(enabled=True))
+            PeriodicTasks.update_changed()
+        return off
+
+    table.switch_off = then_on_again
+    beat.lead().tick_until(lambda: len(sent) == 2 and not row().enabled)
+    assert sent == ["a", "a"]
+
+
 BAD = {
     "no schedule": ({}, "it has no schedule"),
     "arguments": ({"every": 60, "args": "[1"}, "its args are no JSON list: '[1'"),
@@ -212,3 +246,79 @@ def test_changes_in_a_row_delay_no_slot_and_repeat_none(start, add, sent):
     beat.tick_until(lambda: beat.machine.dispatcher.is_adopted)
     assert (beat.line().mark - first) / timedelta(seconds=0.2) == sent.count("a")
     wait_until(lambda: row("b").kwargs == '{"turn": 9}')
+
+
+# Changes
+
+
+def test_a_change_touches_no_other_row_and_reads_nothing_of_them(start, add):
+    add(every=3600)
+    add("b", every=3600)
+    beat = start().lead()
+    beat.tick_until(lambda: beat.scheduler._clerk._served)  # it reads everything once
+    line, asked = beat.line(), []
+    remember = beat.machine._store.remember
+    beat.machine._store.remember = lambda entries=None: asked.append(entries) or remember(entries)
+    changed = row("b")
+    changed.args = "[1]"
+    changed.save()
+    add("c", every=3600)
+    beat.tick_until(lambda: beat.names() == ["a", "b", "c"] and beat.line("c").anchor)
+    changed.delete()
+    beat.tick_until(lambda: beat.names() == ["a", "c"])
+    assert beat.line() is line
+    assert asked == [["c"]]
+
+
+def test_a_standby_learns_where_a_new_row_stands(start, add):
+    add(every=3600)
+    leader, standby = start().lead(), start()
+    standby.tick_until(lambda: standby.machine and standby.line())
+    add("b", every=3600)
+    standby.tick_until(lambda: leader.scheduler.tick() and standby.line("b") and standby.line("b").anchor)
+    leader.tick_until(lambda: standby.scheduler.tick() and leader.line("b"))
+    assert standby.line("b").anchor == leader.line("b").anchor
+    assert leader.machine.agenda.digest() == standby.machine.agenda.digest()
+
+
+def test_many_changes_come_a_handful_at_a_time(start, add):
+    same = add(every=3600).interval
+    beat = start().lead()
+    sizes = []
+    amend = beat.machine.amend
+    beat.machine.amend = lambda lines, *rest: sizes.append(len(lines)) or amend(lines, *rest)
+    many = [PeriodicTask(name=f"e{n}", task="shop.job", interval=same) for n in range(HANDFUL + 50)]
+    PeriodicTask.objects.bulk_create(many)
+    PeriodicTasks.update_changed()
+    beat.tick_until(lambda: len(beat.names()) == HANDFUL + 51)
+    assert sizes == [HANDFUL, 50]
+
+
+def test_a_renamed_row_is_a_new_entry(start, add):
+    add(every=3600)
+    beat = start().lead()
+    before, changed = beat.line().anchor, row()
+    changed.name = "b"
+    changed.save()
+    beat.tick_until(lambda: beat.names() == ["b"] and beat.line("b").anchor)
+    assert beat.line("b").anchor > before
+
+
+def test_a_row_hides_a_dynamic_entry_until_it_is_deleted(start, add, app):  # Y3
+    Schedule(app).add("a", "shop.other", 3600)
+    beat = start().lead()
+    beat.tick_until(lambda: beat.names() == ["a"])
+    add(every=3600)
+    beat.tick_until(lambda: beat.line().entry.task == "shop.job")
+    row().delete()
+    beat.tick_until(lambda: beat.line() and beat.line().entry.task == "shop.other")
+
+
+def test_a_row_that_is_mended_runs(start, add, sent):
+    add(every=0.1, args="[1")
+    beat = start().lead()
+    beat.tick_until(lambda: "a" in beat.machine.agenda.parked)
+    mended = row()
+    mended.args = "[1]"
+    mended.save()
+    beat.tick_until(lambda: sent and not beat.machine.agenda.parked)
