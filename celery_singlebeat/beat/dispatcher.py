@@ -247,9 +247,16 @@ class Dispatcher:
 
     def _collect(self, line: Line, verdict: Dispatch, grant: Grant) -> tuple[Tray, str]:
         """Let Celery make the message of a slot, and keep it."""
-        entry, call_id = call_of(
-            line, verdict.slot, prefix=self._prefix, epoch=grant.epoch, trigger="schedule"
-        )
+        try:
+            entry, call_id = call_of(
+                line, verdict.slot, prefix=self._prefix, epoch=grant.epoch, trigger="schedule"
+            )
+        except Exception as error:  # the entry is the user's, and may have changed itself (B4)
+            problem = f"{type(error).__name__}: {error}"
+            logger.warning("entry %r: its message cannot be made: %s", line.name, problem)
+            tray = Tray()
+            tray.error = error
+            return tray, ""
         with collected() as tray:
             self._send(entry)
         return tray, call_id

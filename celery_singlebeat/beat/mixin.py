@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, Any
 
 from celery.beat import ScheduleEntry, Scheduler
 from kombu import Connection
-from typing_extensions import override
+from typing_extensions import Self, override
 
 from celery_singlebeat.beat import records
 from celery_singlebeat.beat.lines import Line, make_line
-from celery_singlebeat.beat.machine import STANDBY_NAP, Machine
+from celery_singlebeat.beat.machine import SOON, STANDBY_NAP, Machine
 from celery_singlebeat.beat.surroundings import signals_wait
 from celery_singlebeat.beat.windows import OwnWill
-from celery_singlebeat.errors import EntryError
+from celery_singlebeat.errors import EntryError, SettingsError
 from celery_singlebeat.events import Event, SlotDispatched, SlotSkipped, SlotsSkipped
 from celery_singlebeat.messages import (
     CollectingProducer,
@@ -69,6 +69,17 @@ class SingleBeatMixin(_Base):
     Raises `SettingsError` when the app's settings cannot work.
     """
 
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        """Raises `SettingsError` if no scheduler stands behind this class: `__init__` would be another's."""
+        schedulers = [kind for kind in cls.__mro__ if _is_behind(kind)]
+        if not schedulers or cls.__mro__.index(SingleBeatMixin) > cls.__mro__.index(schedulers[0]):
+            behind = schedulers[0] if schedulers else Scheduler
+            raise SettingsError(
+                f"{cls.__name__}: SingleBeatMixin has to stand in front of a scheduler: "
+                f"class {cls.__name__}(SingleBeatMixin, {behind.__name__})"
+            )
+        return super().__new__(cls)
+
     def __init__(self, app: Any, *args: Any, **kwargs: Any) -> None:
         self._wiring = wire(app)
         settings = self._wiring.settings
@@ -93,6 +104,12 @@ class SingleBeatMixin(_Base):
         self._in_tick = False
         self._closed = False
         super().__init__(app, *args, **kwargs)
+        lock = getattr(self, "lock_key", None)
+        if lock and any(kind.__name__ == "RedBeatScheduler" for kind in type(self).__mro__):
+            raise SettingsError(
+                f"redbeat_lock_key={lock!r}: other replicas would wait for RedBeat's own lock "
+                "before they stand by; set redbeat_lock_key = None"
+            )
 
     # -- the schedule ---------------------------------------------------------------------------
 
@@ -203,6 +220,11 @@ class SingleBeatMixin(_Base):
                 f"overlap={rules.overlap!r} needs a task that tells its end: "
                 f"give {entry.task!r} base=SingleBeatTask",
             )
+        options = entry.options or {}
+        headers = options.get("headers") if isinstance(options, Mapping) else None
+        for key, value in (("options", options), ("headers", headers)):
+            if not isinstance(value or {}, Mapping):
+                raise EntryError(name, f"{key}={value!r} is a {type(value).__name__}; give a dict")
         try:
             return make_line(name, entry, rules)
         except Exception as error:
@@ -240,7 +262,7 @@ class SingleBeatMixin(_Base):
             if machine is None:
                 machine = self._machine = self._begin()
             self._follow(machine)
-            return machine.turn(self.max_interval or STANDBY_NAP)
+            return machine.turn(max(SOON, self.max_interval or STANDBY_NAP))
         finally:
             self._in_tick = False
 
@@ -358,3 +380,7 @@ class SingleBeatMixin(_Base):
                 f"    . lease -> {settings.lease_ttl:g} s, prefix {settings.prefix}",
             )
         )
+
+
+def _is_behind(kind: type) -> bool:
+    return issubclass(kind, Scheduler) and not issubclass(kind, SingleBeatMixin)

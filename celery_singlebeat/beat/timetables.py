@@ -17,6 +17,7 @@ decided here.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -345,6 +346,11 @@ def twin(original: Any, **attributes: Any) -> Any:
     Celery's own way to copy schedules and entries is to pickle them, which forgets their app and
     whatever a subclass has added.
     """
-    copy = object.__new__(type(original))
-    copy.__dict__.update(vars(original), **attributes)
-    return copy
+    if not hasattr(original, "__dict__"):  # a class with slots alone
+        slotted = copy.copy(original)
+        for name, value in attributes.items():
+            setattr(slotted, name, value)
+        return slotted
+    found = object.__new__(type(original))
+    found.__dict__.update(vars(original), **attributes)
+    return found

@@ -228,7 +228,8 @@ class Clerk:
             return
         if self._faults is None:
             self._faults = self._publish()
-            self._fresh.append(Rows(faults=self._faults))
+            if self._faults:
+                self._fresh.append(Rows(faults=self._faults))
             self._look_soon()
         if epoch != self._served and not self._mend():
             self._served = epoch

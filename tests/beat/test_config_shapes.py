@@ -301,6 +301,8 @@ BAD = {
     "unknown key": ({"task": "t.a", "schedule": 60, "misfyre": "all"}, "did you mean 'misfire'?"),
     "no task": ({"schedule": 60}, "it has no 'task'"),
     "raises": ({"task": "t.a", "schedule": type("Away", (BaseSchedule,), {})()}, "NotImplementedError"),
+    "options": ({"task": "t.a", "schedule": 60, "options": "queue"}, "options='queue' is a str; give a dict"),
+    "headers": ({"task": "t.a", "schedule": 60, "options": {"headers": [("a", 1)]}}, "headers=[('a', 1)] is"),
     "no such zone": ({"task": "t.a", "schedule": crontab(), "timezone": "Mars/Base"}, "'Mars/Base'"),
 }
 

@@ -6,9 +6,11 @@ from typing import ClassVar
 import pytest
 from celery import Celery
 from celery.beat import PersistentScheduler, ScheduleEntry, Scheduler
+from celery.schedules import maybe_schedule
 
 from celery_singlebeat import SingleBeatMixin, signals
 from celery_singlebeat.beat.mixin import LOOK
+from celery_singlebeat.errors import SettingsError
 from celery_singlebeat.testing.processes import wait_until
 
 HOUR = timedelta(hours=1)
@@ -181,6 +183,107 @@ def test_an_entry_that_decides_itself_is_asked_and_knows_its_runs(lead, sent):  
         lambda: line,
     )
     assert sent == ["tick", "tick"]
+
+
+@pytest.mark.parametrize("longest", [-1, 0, 1e-9])
+def test_an_interval_that_is_none_keeps_no_core_busy(lead, longest):
+    class Fenced(SingleBeatMixin, Scheduler):
+        pass
+
+    scheduler = lead(Fenced, make_app(f"hasty {longest}"), max_interval=longest)
+    assert 0.01 <= scheduler.tick() <= 0.1
+
+
+class Slots:
+    """An entry with slots alone, that is no `ScheduleEntry` and cannot be ordered."""
+
+    __slots__ = (
+        "app",
+        "args",
+        "kwargs",
+        "last_run_at",
+        "name",
+        "options",
+        "schedule",
+        "task",
+        "total_run_count",
+    )
+
+    def __init__(self, **fields):
+        for name in self.__slots__:
+            setattr(self, name, fields.get(name))
+        self.schedule = maybe_schedule(self.schedule)
+
+    is_due = ScheduleEntry.is_due
+
+
+class Changeling(ScheduleEntry):
+    """Makes itself into something that no message can be made of, once it was asked."""
+
+    def is_due(self):
+        self.options = ["no", "options"]
+        return True, 0.1
+
+
+def test_an_entry_with_slots_alone_is_dispatched(lead, sent):
+    class Fenced(SingleBeatMixin, Scheduler):
+        Entry = Slots
+
+    scheduler = lead(Fenced, make_app("slots"))
+    make_due(scheduler)
+    wait_until(lambda: scheduler.tick() and sent == ["tick"], 10, "it was not dispatched")
+
+
+def test_an_entry_that_spoils_itself_stops_no_other(lead, sent, caplog):  # B4
+    class Spoiling(Scheduler):
+        def setup_schedule(self):
+            super().setup_schedule()
+            self.schedule["bad"] = Changeling(name="bad", task="t", schedule=HOUR, app=self.app)
+
+    class Fenced(SingleBeatMixin, Spoiling):
+        pass
+
+    scheduler = lead(Fenced, make_app("spoilt"))
+    wait_until(lambda: scheduler.tick() and "'bad': its message cannot be made" in caplog.text)
+    make_due(scheduler)
+    wait_until(lambda: scheduler.tick() and sent == ["tick"], 10, "it was not dispatched")
+
+
+def test_a_scheduler_in_front_of_the_mixin_is_refused():
+    class Base(Scheduler):
+        pass
+
+    class Wrong(Base, SingleBeatMixin):
+        pass
+
+    class Abstract(SingleBeatMixin):
+        pass
+
+    class Right(Abstract, Scheduler):
+        pass
+
+    with pytest.raises(SettingsError, match=r"class Wrong\(SingleBeatMixin, Base\)"):
+        Wrong(make_app("wrong"))
+    with pytest.raises(SettingsError, match=r"class Abstract\(SingleBeatMixin, Scheduler\)"):
+        Abstract(make_app("abstract"))
+    assert Right(make_app("right"), lazy=True).info
+
+
+def test_over_redbeat_its_own_lock_is_refused():
+    class RedBeatScheduler(Scheduler):
+        """The name and the attribute are those of celery-redbeat."""
+
+        lock_key: str | None = "redbeat::lock"
+
+    class Fenced(SingleBeatMixin, RedBeatScheduler):
+        pass
+
+    class Free(Fenced):
+        lock_key = None
+
+    with pytest.raises(SettingsError, match="set redbeat_lock_key = None"):
+        Fenced(make_app("redbeat"), lazy=True)
+    assert Free(make_app("free redbeat"), lazy=True).info
 
 
 class Changing(Scheduler):
