@@ -161,6 +161,7 @@ class Agenda:
         self._heap: list[tuple[datetime, int, Line]] = []
         self._turn = 0
         self._put_off: dict[str, Line] = {}  # lines that wait although their slot is due
+        self._damaged: set[str] = set()  # entries whose stored state could not be read, and which was said
         self._digest = 0
         #: Entries that cannot work, and why.
         self.parked: dict[str, str] = {}
@@ -246,8 +247,11 @@ class Agenda:
             enrolment, mark = memory.entries.get(line.name), memory.marks.get(line.name)
             moments = (mark, enrolment.anchor if enrolment else None)
             damaged = line.name in unreadable or any(at is not None and at > tomorrow for at in moments)
-            if damaged:
+            if damaged and line.name not in self._damaged:
+                self._damaged.add(line.name)
                 logger.warning("entry %r: its stored state cannot be read, it starts from now", line.name)
+            elif not damaged:
+                self._damaged.discard(line.name)
             if line.since is not None and not damaged:
                 line.stand_at(line.since, mark, enrolment.anchor if enrolment else None)
                 self.put(line)

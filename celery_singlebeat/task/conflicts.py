@@ -15,6 +15,7 @@ from celery_singlebeat.events import CallReplaced, LockConflicted, RetrySchedule
 from celery_singlebeat.moments import iso
 from celery_singlebeat.policy.dead_letters import WAITING
 from celery_singlebeat.store.lock_ports import Caller, Holder, Taken
+from celery_singlebeat.task.overlap import tell_end
 from celery_singlebeat.task.rules import TaskRules
 from celery_singlebeat.task.sending import send_again
 from celery_singlebeat.task.workplace import Workplace
@@ -94,6 +95,7 @@ def _terminate(task: Any, holder: Holder) -> None:
 def replaced(task: Any, request: Context, place: Workplace, *, caller: Caller, key: str) -> Ignore:
     """End a call in whose place another one runs: as revoked, whatever its body said."""
     place.tell(CallReplaced(task=caller.task, task_id=caller.task_id, key=key))
+    tell_end(task.app, request.headers or {}, caller.task_id)
     task.backend.mark_as_revoked(
         caller.task_id, "replaced", request=request, store_result=not request.ignore_result
     )

@@ -1,7 +1,7 @@
 """Messages that Celery would drop: undecodable ones, half-written ones, those of unregistered tasks.
 
 They are buried with the reason `undecodable`, body byte for byte, before Celery hears of them; without an
-answer they stay unacknowledged, and burying is tried again.
+answer they stay unacknowledged, and burying is tried again. Buried or not, such a call has ended.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from celery_singlebeat.logs import logger
 from celery_singlebeat.policy import dead_letters
 from celery_singlebeat.store.letter_ports import Burial
 from celery_singlebeat.task.burial import Failure, letter_of, parcel_of, receipt_of
+from celery_singlebeat.task.overlap import tell_end
 from celery_singlebeat.wiring import grave, wire
 
 #: Seconds between two tries to bury.
@@ -31,16 +32,15 @@ class Rejects(bootsteps.Step):
 
     def __init__(self, consumer: Any, **options: Any) -> None:
         super().__init__(consumer, **options)
-        app = consumer.app
-        queue = wire(app).settings.dead_letter_queue
-        if not wire(app).settings.bury_undecodable or queue is None:
-            return
-        undertaker = _Undertaker(app, queue)
+        settings = wire(consumer.app).settings
+        queue = settings.dead_letter_queue if settings.bury_undecodable else None
+        undertaker = _Undertaker(consumer.app, queue)
         consumer.on_unknown_message = undertaker.before(consumer.on_unknown_message, _unknown_message)
         consumer.on_unknown_task = undertaker.before(consumer.on_unknown_task, _unknown_task)
         consumer.on_invalid_task = undertaker.before(consumer.on_invalid_task, _invalid_task)
         consumer.on_decode_error = undertaker.before(consumer.on_decode_error, _decode_error)
-        consumer.create_task_handler = _checking(consumer, consumer.create_task_handler)
+        if queue is not None:
+            consumer.create_task_handler = _checking(consumer, consumer.create_task_handler)
 
 
 def _unknown_message(_body: Any, message: Any) -> tuple[Any, Exception]:
@@ -95,9 +95,9 @@ def _malformed(message: Any) -> str:
 
 
 class _Undertaker:
-    """Buries a message before the consumer drops it."""
+    """Buries a message before the consumer drops it, if there is a queue for that."""
 
-    def __init__(self, app: Celery, queue: str) -> None:
+    def __init__(self, app: Celery, queue: str | None) -> None:
         self._app = app
         self._queue = queue
 
@@ -108,28 +108,32 @@ class _Undertaker:
 
         def handle(*args: Any) -> None:
             message, error = read(*args)
+            headers, queue = _headers(message), self._queue
 
             def bury() -> None:
                 try:
-                    self._bury(message, error)
+                    if queue is not None:
+                        self._bury(queue, message, error)
                 except StoreUnavailable as problem:
                     logger.error("a message that cannot be run cannot be buried yet: %s", problem)
                     loop = get_event_loop()
                     if loop is not None:
                         loop.call_later(_TRY_AGAIN, bury)
                     return
-                message.ack_log_error(logger, ())
-                # It is acknowledged: a rejection would be an error, or make a second dead letter elsewhere.
-                message.ack = message.reject = message.ack_log_error = message.reject_log_error = _nothing
+                if queue is not None:
+                    message.ack_log_error(logger, ())
+                    # A rejection would be an error now, or make a second dead letter elsewhere.
+                    message.ack = message.reject = message.ack_log_error = message.reject_log_error = _nothing
+                tell_end(self._app, headers, str(headers.get("id")))
                 drop(*args)
 
             bury()
 
         return handle
 
-    def _bury(self, message: Any, error: Exception) -> None:
+    def _bury(self, place: str, message: Any, error: Exception) -> None:
         wiring = wire(self._app)
-        headers = message.headers if isinstance(message.headers, Mapping) else {}
+        headers = _headers(message)
         failure = Failure(error, "")
         now = wiring.clock.now()
         old = headers.get(dead_letters.LETTER)
@@ -148,7 +152,7 @@ class _Undertaker:
         letter = dict(old) if isinstance(old, Mapping) else made
         letter.setdefault("id", str(headers.get("id") or uuid.uuid4()))
         rerun = {dead_letters.RERUN: True} if isinstance(old, Mapping) else {}
-        queue = grave(self._queue, {**headers, **rerun})
+        queue = grave(place, {**headers, **rerun})
         burial = Burial(
             parcel=parcel_of(message, dead_letters.buried(headers, letter)),
             task=str(headers.get("task") or "?"),
@@ -163,6 +167,10 @@ class _Undertaker:
             wiring.tell(
                 TaskBuried(task=burial.task, task_id=burial.task_id, reason=burial.reason, queue=queue)
             )
+
+
+def _headers(message: Any) -> Mapping[str, Any]:
+    return message.headers if isinstance(message.headers, Mapping) else {}
 
 
 def _whole(value: object) -> int:

@@ -678,6 +678,20 @@ def test_damaged_state_of_one_entry_repeats_nothing_and_stops_nobody(beat, clock
     assert sorted(name for name, _ in after.slots()) == ["bad", "fresh", "good"]
 
 
+def test_state_that_stays_damaged_is_said_once(clock, store, caplog):
+    leader, standby = Beat("a", clock, store), Beat("b", clock, store)
+    leader.schedule(other=every(10))  # it does not mend what it does not have
+    leader.step()
+    leader.lead()
+    store._kept.marks["bad"] = datetime(3000, 1, 1, tzinfo=timezone.utc)
+    standby.schedule(bad=every(10))
+    standby.step()
+    for _ in range(10):
+        clock.advance(6)
+        standby.watch.turn()
+    assert caplog.text.count("its stored state cannot be read") == 1
+
+
 def test_a_standby_that_sees_every_slot_dispatched_stays_a_standby(clock, store):  # B5
     leader, standby = Beat("a", clock, store), Beat("b", clock, store)
     for one in (leader, standby):

@@ -94,6 +94,35 @@ def test_a_run_that_is_revoked_or_expires_before_it_begins_has_ended(scheduled):
     Schedule(scheduled.app).remove(name)
 
 
+def assert_that_a_run_nobody_can_run_ends(crew):
+    name = "overlap-unknown"
+    add(crew, name, "nobody_has_it")
+    first = wait_until(lambda: running(crew, name), 10, crew.logs)
+    wait_until(lambda: running(crew, name) not in (None, first), 10, crew.logs)
+    Schedule(crew.app).remove(name)
+
+
+def test_a_run_that_no_worker_can_run_has_ended(scheduled):
+    assert_that_a_run_nobody_can_run_ends(scheduled)
+
+
+def test_a_run_that_no_worker_can_run_has_ended_where_such_calls_are_not_buried(make_crew):
+    crew = make_crew(singlebeat_bury_undecodable=False)
+    crew.start(concurrency=1)
+    crew.beat()
+    assert_that_a_run_nobody_can_run_ends(crew)
+
+
+def test_a_run_that_is_replaced_by_another_call_has_ended(scheduled):
+    name = "overlap-replaced"
+    add(scheduled, name, "replaces", "fails", -1)
+    scheduled.await_events(name, 1)
+    first = running(scheduled, name)
+    assert scheduled.send("replaces", name, "newcomer").get(timeout=15) == "newcomer"
+    wait_until(lambda: running(scheduled, name) != first, 10, scheduled.logs)
+    Schedule(scheduled.app).remove(name)
+
+
 def test_a_run_goes_on_through_its_retries(scheduled):
     name = "overlap-retries"
     add(scheduled, name, "slow_to_retry")
