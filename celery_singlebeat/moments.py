@@ -17,6 +17,7 @@ Monotonic = NewType("Monotonic", float)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MILLISECOND = timedelta(milliseconds=1)
+_FIRST_YEAR, _LAST_YEAR = 1900, 9998
 
 
 def later(moment: Monotonic, seconds: float) -> Monotonic:
@@ -46,6 +47,13 @@ def next_whole(moment: datetime) -> datetime:
     """The moment in UTC, rounded up to a whole millisecond."""
     found = whole(moment)
     return found if found >= moment else found + _MILLISECOND
+
+
+def reachable(moment: datetime) -> datetime:
+    """The moment itself; raises `ValueError` for one so far off that it has no wall time in some zone."""
+    if not _FIRST_YEAR <= moment.year <= _LAST_YEAR:
+        raise ValueError(f"{moment.isoformat()} is not within the years {_FIRST_YEAR} to {_LAST_YEAR}")
+    return moment
 
 
 def iso(moment: datetime) -> str:

@@ -6,6 +6,7 @@ and needs no `is_due` for this package's schedulers; these have one, so that sto
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
@@ -13,13 +14,17 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from celery.schedules import BaseSchedule, schedstate
-from dateutil.rrule import DAILY, HOURLY, MINUTELY, SECONDLY, WEEKLY, rrulestr
+from dateutil.rrule import DAILY, HOURLY, MINUTELY, SECONDLY, WEEKLY, YEARLY, rrulestr
 
-from celery_singlebeat.moments import iso, whole
+from celery_singlebeat.moments import iso, reachable, whole
 from celery_singlebeat.zones import first_instant, offset_at, wall_time
 
 #: Seconds after which stock beat asks again whose schedule has no further slot.
 _NEVER = 3600.0
+#: The most slots that a rule may count: those before a slot have to be counted to find it.
+_MOST_COUNTED = 10_000
+#: The calendar repeats itself after so many years, and dateutil counts no further than to the year 9999.
+_CYCLE, _END = 400, 9999
 #: Turns of a rule that are all of the same length.
 _STEPS = {
     WEEKLY: timedelta(weeks=1),
@@ -66,7 +71,7 @@ class clocked(_Foreseen):  # noqa: N801 - named as Celery's own schedules are
     def __init__(self, at: datetime, nowfun: Callable[[], datetime] | None = None, app: Any = None) -> None:
         if at.tzinfo is None:
             raise ValueError(f"clocked({at.isoformat()}) has no time zone; give an aware datetime")
-        self.at = whole(at.astimezone(timezone.utc))
+        self.at = whole(reachable(at).astimezone(timezone.utc))
         super().__init__(nowfun=nowfun, app=app)
 
     def slot_after(self, moment: datetime) -> datetime | None:
@@ -88,7 +93,7 @@ class rrule(_Foreseen):  # noqa: N801 - named as Celery's own schedules are
     comes the first time. A rule that repeats each hour or more often counts real time, and its BYHOUR is in
     UTC.
 
-    Raises `ValueError` for a rule that cannot be read.
+    COUNT is 10,000 at most. Raises `ValueError` for a rule that cannot be read, or names no day of any year.
     """
 
     def __init__(
@@ -104,10 +109,12 @@ class rrule(_Foreseen):  # noqa: N801 - named as Celery's own schedules are
             self.zone = ZoneInfo(zone)
         except (KeyError, ValueError, OSError):
             raise ValueError(f"zone={zone!r} is not an IANA zone; give one such as 'Europe/Berlin'") from None
+        reachable(start)
         self.start = wall_time(start, self.zone) if start.tzinfo is not None else start
-        if "DTSTART" in rule.upper() or "\n" in rule:
+        if ":" in self.rule or len(self.rule.split()) > 1:
             raise ValueError(f"rrule {rule!r}: give the rule alone, and DTSTART as start=...")
         self._rule = self._read(self.start)
+        self._check()
         self._step = _STEPS.get(self._rule._freq)  # noqa: SLF001 - it has no other name
         self._in_real_time = self._step is not None and self._step < timedelta(days=1)
         if self._in_real_time:
@@ -120,9 +127,31 @@ class rrule(_Foreseen):  # noqa: N801 - named as Celery's own schedules are
             return f"UNTIL={wall_time(moment, self.zone):%Y%m%dT%H%M%S}"
 
         try:
-            return rrulestr(re.sub(r"UNTIL=(\d{8}T\d{6})Z", local, self.rule), dtstart=start, ignoretz=True)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            text = re.sub(r"UNTIL=(\d{8}T\d{6})Z", local, self.rule)
+            return rrulestr(text, dtstart=start, ignoretz=True, cache="COUNT=" in text.upper())
+        except Exception as error:  # whatever dateutil makes of it
             raise ValueError(f"rrule {self.rule!r} cannot be read: {error}") from None
+
+    def _check(self) -> None:
+        """Refuse a rule whose next slot dateutil would look for in vain, for minutes or for ever."""
+        rule = self._rule
+        if rule._interval < 1:  # noqa: SLF001
+            raise ValueError(f"rrule {self.rule!r}: INTERVAL is below 1")
+        if (rule._count or 0) > _MOST_COUNTED:  # noqa: SLF001
+            raise ValueError(f"rrule {self.rule!r}: COUNT is above {_MOST_COUNTED}; give UNTIL instead")
+        freq, positions = rule._freq, rule._bysetpos or ()  # noqa: SLF001
+        if freq >= DAILY and any(abs(position) > _times(rule) for position in positions):
+            raise ValueError(f"rrule {self.rule!r}: no turn has as many slots as BYSETPOS says")
+        every: dict[str, Any] = {"interval": 1, "count": None, "until": None, "bysetpos": None}
+        every |= {"byhour": 0, "byminute": 0, "bysecond": 0, "cache": False}
+        every["freq"] = YEARLY if freq >= WEEKLY else freq  # a year's days are looked at together
+        cycle = datetime(_END - _CYCLE, 1, 1)  # noqa: DTZ001 - a wall time
+        try:
+            day = next(iter(rule.replace(dtstart=cycle, **every)), None)
+        except Exception as error:  # whatever dateutil makes of it
+            raise ValueError(f"rrule {self.rule!r} cannot be read: {error}") from None
+        if day is None:
+            raise ValueError(f"rrule {self.rule!r} names no day of any year")
 
     def _near(self, local: datetime) -> Any:
         """The rule from a start shortly before `local`: dateutil counts every turn since the start."""
@@ -153,6 +182,12 @@ class rrule(_Foreseen):  # noqa: N801 - named as Celery's own schedules are
 
     def __repr__(self) -> str:
         return f"<rrule: {self.rule} from {self.start.isoformat()} {self.zone.key}>"
+
+
+def _times(rule: Any) -> int:
+    """How many slots a turn of a day or less can have."""
+    parts = [rule._byhour, rule._byminute, rule._bysecond][max(0, rule._freq - DAILY) :]  # noqa: SLF001
+    return math.prod(len(part or (0,)) for part in parts)
 
 
 def _shift(moment: datetime, zone: ZoneInfo) -> timedelta:

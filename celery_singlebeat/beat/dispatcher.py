@@ -179,6 +179,9 @@ class Dispatcher:
             parcels: list[Parcel] = []
             size = 0
             for position, line in enumerate(lines):
+                if line.since is not None and self._changes.holds(line.name):
+                    self._agenda.put(line, at=now + timedelta(seconds=EARLY))
+                    continue
                 parcel = self._prepare(line, now, grant, until)
                 if parcel is not None:
                     parcels.append(parcel)

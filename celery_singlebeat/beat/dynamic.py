@@ -1,8 +1,8 @@
 """The dynamic part of the schedule, as far as this node has read it.
 
-Y1  A node reads what changed, not everything, and builds the lines of a big change a few at a time: no slot
-    of another entry waits for it.
-Y2  The cursor that a leader emits with never runs ahead of what it has built.
+Y1  A node reads what changed, not everything, and builds the lines of a big change a few at a time, the
+    newest first: no slot of another entry waits for it, and no later change.
+Y2  The cursor that a leader emits with says what it has read. What it has read and not built yet, it holds.
 Y3  An entry of the configuration hides a dynamic one of the same name.
 """
 
@@ -46,18 +46,26 @@ class Dynamic:
         self._clock = clock
         self._read_at = Monotonic(float("-inf"))
         self._told = True
-        self._newest = ""
         self._pending: dict[str, Record | None] = {}
         self._lines: dict[str, Line] = {}
         self._records: dict[str, Record] = {}
         self._parked: dict[str, str] = {}
-        #: The place in the stream of changes up to which everything is built (Y2).
+        #: The place in the stream of changes up to which everything is read (Y2).
         self.cursor = ""
         self.pauses: dict[str, Pause] = {}
 
     def tell(self) -> None:
         """Something has changed: read at the next turn. Any thread may call."""
         self._told = True
+
+    @property
+    def is_building(self) -> bool:
+        """Whether there is more to build."""
+        return bool(self._pending)
+
+    def holds(self, name: str) -> bool:
+        """Whether this entry has changed in a way that is not built yet (Y2)."""
+        return name in self._pending
 
     def lines(self, hidden: Collection[str]) -> Iterator[Line]:
         """All lines but those of the hidden names (Y3)."""
@@ -79,7 +87,7 @@ class Dynamic:
         """Read if it is time, and build some lines; raises `StoreUnavailable`."""
         now = self._clock.monotonic()
         first = not self.cursor
-        if not self._pending and (self._told or now >= later(self._read_at, READ_EVERY)):
+        if self._told or now >= later(self._read_at, READ_EVERY):
             self._read_at = now
             self._told = False
             try:
@@ -95,16 +103,14 @@ class Dynamic:
             pulse()
             if not first and self._clock.monotonic() > until:
                 break
-        if not self._pending:
-            self.cursor = self._newest
         return update
 
     def _read(self) -> None:
         changes = self._store.changes(self.cursor)
-        self._newest = changes.cursor
+        self.cursor = changes.cursor
         if changes.is_everything:
             self.pauses = {name: pause for name, pause in changes.pauses.items() if pause is not None}
-            gone = {*self._records, *self._parked} - {*changes.records, *changes.unreadable}
+            gone = {*self._records, *self._parked, *self._pending} - {*changes.records, *changes.unreadable}
             self._pending.update(dict.fromkeys(gone))
         for name, pause in changes.pauses.items():
             if pause is None:
@@ -112,9 +118,9 @@ class Dynamic:
             else:
                 self.pauses[name] = pause
         for name, record in changes.records.items():
-            if record is not None and self._records.get(name) == record:
-                continue  # it was paused or resumed
-            self._pending[name] = record
+            self._pending.pop(name, None)
+            if record is None or self._records.get(name) != record:
+                self._pending[name] = record  # and otherwise it was paused or resumed
         for name in changes.unreadable:
             self._pending[name] = Record(self._clock.now(), "")
 

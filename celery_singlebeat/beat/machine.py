@@ -32,8 +32,8 @@ from celery_singlebeat.wiring import Wiring
 
 logger = logging.getLogger(__name__)
 
-#: Longest sleeps between two ticks, in seconds, for a standby and for a leader.
-STANDBY_NAP, LEADER_NAP = 0.025, 0.1
+#: Longest sleeps between two ticks, in seconds: so soon this loop sees what its threads have heard.
+STANDBY_NAP = LEADER_NAP = 0.025
 #: How long a standby may sleep after it was told to go; and the sleep after leadership was lost.
 SOON = 0.01
 #: How many overdue entries a report names at most.
@@ -249,6 +249,8 @@ class Machine:
         except StoreUnavailable:
             self.elector.silences += 1  # also an answer that cannot be used: look at everything again
             return STANDBY_NAP
+        if self.dynamic.is_building:
+            return SOON
         next_at = self.agenda.next_at()
         if next_at is None:
             return LEADER_NAP

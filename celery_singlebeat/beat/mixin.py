@@ -28,7 +28,7 @@ from kombu import Connection
 from typing_extensions import Self, override
 
 from celery_singlebeat.beat import records
-from celery_singlebeat.beat.lines import Line, make_line
+from celery_singlebeat.beat.lines import PLAUSIBLE, Line, make_line
 from celery_singlebeat.beat.machine import SOON, STANDBY_NAP, Machine
 from celery_singlebeat.beat.surroundings import signals_wait
 from celery_singlebeat.beat.windows import OwnWill
@@ -40,8 +40,15 @@ from celery_singlebeat.messages import (
     collecting_connection,
     current_tray,
 )
-from celery_singlebeat.moments import Monotonic, later
-from celery_singlebeat.policy.entries import EntryRules, check_schedule, read_rules, split
+from celery_singlebeat.moments import Monotonic, iso, later
+from celery_singlebeat.policy.entries import (
+    EntryRules,
+    check_call,
+    check_name,
+    check_schedule,
+    read_rules,
+    split,
+)
 from celery_singlebeat.policy.leases import Grant
 from celery_singlebeat.policy.slots import Misfire, MissedRules
 from celery_singlebeat.settings import cron_starting_deadline, demand_timezone
@@ -135,9 +142,10 @@ class SingleBeatMixin(_Base):
                 sound[name] = entry
                 continue
             try:
+                check_name(name)
                 theirs, rules = self._read_entry(name, entry)
             except EntryError as error:
-                self._faults[name] = error.problem
+                self._faults[error.entry] = error.problem
             except Exception as error:  # the user's objects may raise anything
                 self._faults[name] = f"it cannot be built: {type(error).__name__}: {error}"
             else:
@@ -213,6 +221,7 @@ class SingleBeatMixin(_Base):
         return lines, parked
 
     def _line(self, name: str, entry: Any, rules: EntryRules) -> Line:
+        check_call(name, entry.task, entry.options or {})
         task = self.app.tasks.get(entry.task) if rules.overlap != "allow" else None
         if task is not None and not getattr(task, "_tells_its_end", False):
             raise EntryError(
@@ -220,11 +229,6 @@ class SingleBeatMixin(_Base):
                 f"overlap={rules.overlap!r} needs a task that tells its end: "
                 f"give {entry.task!r} base=SingleBeatTask",
             )
-        options = entry.options or {}
-        headers = options.get("headers") if isinstance(options, Mapping) else None
-        for key, value in (("options", options), ("headers", headers)):
-            if not isinstance(value or {}, Mapping):
-                raise EntryError(name, f"{key}={value!r} is a {type(value).__name__}; give a dict")
         try:
             return make_line(name, entry, rules)
         except Exception as error:
@@ -238,6 +242,9 @@ class SingleBeatMixin(_Base):
 
     def dynamic_line(self, name: str, text: str, *, since: datetime) -> Line:
         """The line of a dynamic entry as it is stored; raises `EntryError`."""
+        check_name(name)
+        if since > self._wiring.clock.now() + PLAUSIBLE:
+            raise EntryError(name, f"its stored form begins in the future, at {iso(since)}; add it again")
         theirs, ours = split(name, records.read(name, text))
         check_schedule(name, theirs.get("schedule"))
         rules = self._rules_of(name, ours)

@@ -17,18 +17,25 @@ from typing import Any
 
 from celery.schedules import crontab, maybe_schedule, schedule, solar
 
+from celery_singlebeat.beat.call_options import check_options
 from celery_singlebeat.errors import EntryError
 from celery_singlebeat.moments import iso
-from celery_singlebeat.policy.entries import check_schedule, split
+from celery_singlebeat.policy.entries import CELERY_KEYS, check_call, check_new_name, check_schedule, split
 from celery_singlebeat.schedules import clocked, rrule
 
 VERSION = 1
+_PARTS = {"task": str, "schedule": dict, "args": list, "kwargs": dict, "options": dict, "keys": dict}
 _CRON = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 
 
 def write(name: str, fields: Mapping[str, Any]) -> tuple[str, str]:
     """The rule's hash and the JSON of an entry; raises `EntryError` if it cannot be kept."""
+    check_new_name(name)
     theirs, ours = split(name, fields)
+    for key in ("last_run_at", "total_run_count"):
+        if theirs.get(key) is not None:
+            raise EntryError(name, f"{key} cannot be given: Redis knows what ran; leave it out")
+    check_call(name, theirs["task"], {})  # what is wrong with its options may be a secret, see below
     check_schedule(name, theirs.get("schedule"))
     try:
         given = maybe_schedule(theirs["schedule"], relative=theirs.get("relative", False))
@@ -41,25 +48,45 @@ def write(name: str, fields: Mapping[str, Any]) -> tuple[str, str]:
         "v": VERSION,
         "task": theirs["task"],
         "schedule": asked,
-        "args": list(theirs.get("args") or ()),
-        "kwargs": dict(theirs.get("kwargs") or {}),
-        "options": dict(theirs.get("options") or {}),
+        "args": _kept(name, "args", theirs.get("args"), (list, tuple)),
+        "kwargs": _kept(name, "kwargs", theirs.get("kwargs"), (Mapping,)),
+        "options": _kept(name, "options", theirs.get("options"), (Mapping,)),
         "keys": ours,
     }
+    check_options(name, record["options"])
     for key, value in ours.items():
         if not _is_plain(value):
             raise EntryError(name, f"{key}={value!r} cannot be kept as JSON")
-    for key in ("args", "kwargs", "options"):
-        try:
-            json.dumps(record[key], allow_nan=False)
-        except (TypeError, ValueError) as error:
-            # without the values, which may be secrets
-            raise EntryError(
-                name, f"its {key} cannot be kept as JSON: {error}; give text, numbers, lists and dicts"
-            ) from None
     # What its slots follow from: under another rule the entry starts from now.
     rule = json.dumps([asked, ours.get("timezone"), ours.get("enabled", True)], sort_keys=True)
     return hashlib.sha256(rule.encode()).hexdigest()[:16], json.dumps(record, sort_keys=True)
+
+
+def _kept(name: str, key: str, value: Any, kinds: tuple[Any, ...]) -> Any:
+    """A part of the call as JSON knows it; raises `EntryError` without the values, which may be secrets."""
+    what = "list" if list in kinds else "dict"
+    if value is None:
+        return [] if what == "list" else {}
+    if not isinstance(value, kinds):
+        raise EntryError(name, f"its {key} are a {type(value).__name__}; give a {what}")
+    plain: Any = list(value) if what == "list" else dict(value)
+    try:
+        json.dumps(plain, allow_nan=False)
+        has_odd_keys = _has_odd_keys(plain)
+    except (TypeError, ValueError, RecursionError) as error:
+        problem = "they are nested too deep" if isinstance(error, RecursionError) else error
+        raise EntryError(
+            name, f"its {key} cannot be kept as JSON: {problem}; give text, numbers, lists and dicts"
+        ) from None
+    if has_odd_keys:
+        raise EntryError(name, f"its {key} have a dict with keys that are no text, which JSON has not")
+    return plain
+
+
+def _has_odd_keys(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(not isinstance(key, str) or _has_odd_keys(inner) for key, inner in value.items())
+    return isinstance(value, (list, tuple)) and any(map(_has_odd_keys, value))
 
 
 def _is_plain(value: Any) -> bool:
@@ -75,22 +102,29 @@ def read(name: str, text: str) -> dict[str, Any]:
     try:
         record = json.loads(text)
         version = record["v"]
-        if version != VERSION:
-            raise EntryError(
-                name, f"it is stored in form {version!r}, and this version reads form {VERSION}: update it"
-            )
-        return {
-            "task": record["task"],
-            "schedule": _schedule(record["schedule"]),
-            "args": tuple(record["args"]),
-            "kwargs": dict(record["kwargs"]),
-            "options": dict(record["options"]),
-            **record["keys"],
-        }
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        if version == VERSION:
+            return _fields(record)
+    except Exception as error:  # somebody may have written anything there
         raise EntryError(
             name, f"its stored form cannot be read ({type(error).__name__}: {error}); add it again"
         ) from None
+    raise EntryError(
+        name, f"it is stored in form {version!r}, and this version reads form {VERSION}: update it"
+    )
+
+
+def _fields(record: Mapping[str, Any]) -> dict[str, Any]:
+    for key, kind in _PARTS.items():
+        if not isinstance(record[key], kind):
+            raise TypeError(f"{key} is a {type(record[key]).__name__}")
+    return {
+        "task": record["task"],
+        "schedule": _schedule(record["schedule"]),
+        "args": tuple(record["args"]),
+        "kwargs": record["kwargs"],
+        "options": record["options"],
+        **{key: value for key, value in record["keys"].items() if key not in CELERY_KEYS},
+    }
 
 
 def _schedule_json(name: str, asked: Any) -> dict[str, Any]:

@@ -7,9 +7,10 @@ the method returns: the store takes no slot of an entry that its leader has not 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 from celery import Celery
@@ -25,12 +26,15 @@ from celery_singlebeat.beat.mixin import SingleBeatMixin
 from celery_singlebeat.beat.outlines import Outline, Shown
 from celery_singlebeat.beat.redbeat import BUILT_IN, take
 from celery_singlebeat.beat.scheduler import SingleBeatScheduler
-from celery_singlebeat.errors import EntryError
-from celery_singlebeat.moments import iso, whole
+from celery_singlebeat.errors import EntryError, EntryNotFound
+from celery_singlebeat.moments import iso, reachable, whole
 from celery_singlebeat.schedules import clocked
 from celery_singlebeat.store.ports import BeatStore
 from celery_singlebeat.store.schedule_ports import Record
 from celery_singlebeat.wiring import wire
+
+#: The most slots of one backfill, and its least number of slots in a second.
+MOST_SLOTS, _SLOWEST = 100_000, 0.001
 
 Entries = list[Shown]
 Slots = list[datetime]
@@ -117,28 +121,37 @@ class Schedule:
         return self._wiring.redbeat_store().leads()
 
     def remove(self, name: str) -> None:
-        """Remove a dynamic entry."""
+        """Remove a dynamic entry, and its pause unless the configuration has an entry of this name, too."""
         with self._store() as store:
-            if store.schedule.remove(name):
-                return
             outline = self._outline(store, name)
-        if name in outline.static:
+            outline.demand(name)
+            is_static = name in outline.static
+            if store.schedule.remove(name, keep_pause=is_static):
+                return
+        if is_static:
             raise EntryError(name, "it is in the configuration; remove it there, or pause it")
-        outline.demand(name)
+        raise EntryNotFound(name)  # somebody else was faster
 
     def pause(self, name: str) -> bool:
         """Dispatch no slot of this entry until `resume`; False if it was paused already."""
         with self._store() as store:
-            self._outline(store, name).demand(name)
-            return store.schedule.pause(name)
+            outline = self._outline(store, name)
+            outline.demand(name)
+            done = store.schedule.pause(name, is_dynamic=name not in outline.static)
+        if done is None:
+            raise EntryNotFound(name)  # somebody else has removed it
+        return done
 
     def resume(self, name: str) -> bool:
         """Go on with the next slot; those in between were skipped. False if it was not paused.
 
-        It also forgets a run that must not be overlapped and whose end nobody told.
+        It also forgets a run that must not be overlapped and whose end nobody told, and the pause of an entry
+        that the configuration has no more.
         """
         with self._store() as store:
-            self._outline(store, name).demand(name)
+            outline = self._outline(store, name)
+            if name not in outline.paused:
+                outline.demand(name)
             return store.schedule.resume(name)
 
     # -- dispatch by hand -----------------------------------------------------------------------
@@ -157,28 +170,36 @@ class Schedule:
         *,
         dry_run: bool = False,
         rate: float | None = None,
+        tell: Callable[[datetime], None] = lambda _: None,
     ) -> Slots:
         """Dispatch the slots from `start` on, before `end`, oldest first; which they are.
 
-        At most `rate` in a second. The same slot has the same task id each time it is backfilled, and
-        another one than its dispatch by schedule.
+        `MOST_SLOTS` at most, and `rate` in a second; `tell` hears of each slot that is out. The same slot has
+        the same task id each time it is backfilled, and another one than its dispatch by schedule.
         """
         now = self._wiring.clock.now()
         for moment in (start, end):
             if moment.tzinfo is None:
                 raise EntryError(name, f"{moment.isoformat()} has no offset; give one, such as +00:00")
+            try:
+                reachable(moment)
+            except ValueError as error:
+                raise EntryError(name, str(error)) from None
         if end <= start:
             raise EntryError(name, f"the end {iso(end)} is not after the start {iso(start)}")
         if end > now:
             raise EntryError(name, f"the end {iso(end)} lies in the future; those slots are still to come")
-        if rate is not None and rate <= 0:
-            raise EntryError(name, f"rate={rate:g} is not above 0 a second")
+        if rate is not None and not _SLOWEST <= rate < float("inf"):
+            raise EntryError(name, f"rate={rate:g} is no number of slots in a second; give one such as 5")
         with self._store() as store:
             outline = self._outline(store, name)
             line = outline.line(name)
-            slots = list(outline.slots(line, start, end))
+            slots = list(islice(outline.slots(line, start, end), MOST_SLOTS + 1))
+            if len(slots) > MOST_SLOTS:
+                problem = f"from {iso(start)} to {iso(end)} it has more than {MOST_SLOTS} slots"
+                raise EntryError(name, f"{problem}; give a shorter time, and the rest after it")
             if not dry_run:
-                self._dispatch(store, line, slots, "backfill", rate)
+                self._dispatch(store, line, slots, "backfill", rate=rate, tell=tell)
         return slots
 
     # -- reading --------------------------------------------------------------------------------
@@ -191,12 +212,12 @@ class Schedule:
             outline = self._outline(store)
         return outline.shown()
 
-    def source(self, name: str) -> str:
-        """Where this entry is kept: "config" or "dynamic"."""
+    def is_dynamic(self, name: str) -> bool:
+        """Whether there is a dynamic entry of this name, even if one of the configuration hides it."""
         with self._store() as store:
             outline = self._outline(store, name)
         outline.demand(name)
-        return "config" if name in outline.static else "dynamic"
+        return name in outline.dynamic
 
     def next(self, number: int = 1, name: str | None = None) -> Entries:
         """The coming slots of one entry, or of all, soonest first: {"name", "slot", "paused"}.
@@ -206,12 +227,11 @@ class Schedule:
         with self._store() as store:
             outline = self._outline(store, name)
         if name is None:
-            coming = outline.all_coming(number)
+            coming = list(islice(outline.all_coming(), number))
         else:
             coming = [(slot, name) for slot in outline.coming(outline.line(name), number)]
         return [
-            {"name": entry, "slot": iso(slot), "paused": entry in outline.paused}
-            for slot, entry in sorted(coming)[:number]
+            {"name": entry, "slot": iso(slot), "paused": entry in outline.paused} for slot, entry in coming
         ]
 
     # -- inside ---------------------------------------------------------------------------------
@@ -243,17 +263,20 @@ class Schedule:
     ) -> tuple[str, str]:
         """The rule and the text of an entry that can work; raises `EntryError`."""
         now = self._wiring.clock.now()
-        if not name or not isinstance(name, str):
-            raise EntryError(str(name), "an entry needs a name")
+        rule, text = records.write(name, fields)
         if name in static:
             raise EntryError(name, "the configuration has an entry of this name; change it there")
-        rule, text = records.write(name, fields)
         start = since or now
         line = scheduler.dynamic_line(name, text, since=start)
         asked = fields["schedule"]
         if isinstance(asked, clocked) and asked.at <= now:
             raise EntryError(name, f"its time {iso(asked.at)} is over; give one to come")
-        if line.timetable.after(start, anchor=start) is None:
+        try:
+            first = line.timetable.after(start, anchor=start)
+        except Exception as error:  # it has never been asked before
+            problem = f"{line.entry.schedule} cannot be worked out ({type(error).__name__}: {error})"
+            raise EntryError(name, f"{problem}; give another schedule") from None
+        if first is None:
             raise EntryError(name, f"{line.entry.schedule} has no slot to come; give a schedule that has")
         return rule, text
 
@@ -269,15 +292,19 @@ class Schedule:
                 lines[name] = scheduler.dynamic_line(name, record.text, since=record.since)
             except EntryError as error:
                 parked[name] = error.problem
+        damaged = changes.unreadable
+        for name in damaged:
+            if name not in static:
+                parked[name] = "its stored form cannot be read; add it again"
         pauses = changes.pauses.items()
         return Outline(
             now=store.overview().time,
             lines=lines,
             parked=parked,
-            names=frozenset((*static, *changes.records)),
             static=static,
+            dynamic=frozenset((*(name for name, record in changes.records.items() if record), *damaged)),
             paused=frozenset(name for name, pause in pauses if pause is not None and pause.until is None),
-            memory=store.remember(None if only is None else [only]),
+            memory=store.remember(None if only is None else [only] if only in lines else []),
         )
 
     def _dispatch(
@@ -286,7 +313,9 @@ class Schedule:
         line: Line,
         slots: Sequence[datetime],
         trigger: str,
+        *,
         rate: float | None = None,
+        tell: Callable[[datetime], None] = lambda _: None,
     ) -> TaskIds:
         leader, scheduler = store.overview().leader, self._scheduler()
         ids = []
@@ -306,6 +335,7 @@ class Schedule:
                 except SchedulingError as error:
                     raise _cause(line, error, connection) from error
                 ids.append(call_id)
+                tell(slot)
         return ids
 
 

@@ -78,6 +78,10 @@ class Interval:
         except OverflowError:
             return None  # beyond the year 9999
 
+    def earlier(self, anchor: datetime, moment: datetime) -> datetime:
+        """The anchor, or as many periods before it as lead to before `moment`."""
+        return anchor - max(0, (anchor - moment) // self._period + 1) * self._period
+
     def leap(self, slot: datetime, now: datetime, *, keep: int, anchor: datetime) -> tuple[datetime, int]:
         """The slot `keep` periods before `now`, and how many slots from `slot` on it leaps over."""
         turns = max(0, (now - slot) // self._period - keep)

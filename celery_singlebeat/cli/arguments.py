@@ -6,11 +6,14 @@ These are callbacks of click's options. JSON is not repeated in a message, since
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
 import click
+
+from celery_singlebeat.moments import reachable
 
 
 def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | None:
@@ -27,7 +30,10 @@ def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> dat
     if found.tzinfo is None:
         problem = f"{value!r} has no offset; give one, such as {found.isoformat()}+00:00"
         raise click.BadParameter(problem, ctx, param)
-    return found
+    try:
+        return reachable(found)
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
 
 
 def json_of(kind: type, example: str) -> Callable[[click.Context, click.Parameter, str | None], Any]:
@@ -40,7 +46,7 @@ def json_of(kind: type, example: str) -> Callable[[click.Context, click.Paramete
             return None
         try:
             found = json.loads(value)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise click.BadParameter(f"it is not JSON ({error}); {remedy}", ctx, param) from None
         if not isinstance(found, kind):
             raise click.BadParameter(f"it is JSON, but no {what}; {remedy}", ctx, param)
@@ -56,7 +62,10 @@ def sun(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[
     event, _, place = value.partition(",")
     latitude, _, longitude = place.partition(",")
     try:
-        return event.strip(), float(latitude), float(longitude)
+        found = event.strip(), float(latitude), float(longitude)
+        if all(map(math.isfinite, found[1:])):
+            return found
+        raise ValueError
     except ValueError:
         problem = f"{value!r} is not EVENT,LAT,LON; give one such as sunset,52.52,13.40"
         raise click.BadParameter(problem, ctx, param) from None

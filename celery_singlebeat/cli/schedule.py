@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import click
@@ -12,8 +12,8 @@ from celery_singlebeat.cli.arguments import moment
 from celery_singlebeat.cli.render import ask, json_option, say, show_json, show_table, yes_option
 from celery_singlebeat.cli.schedule_add import add
 
-#: How many slots `next` names if it is not told.
-_COMING = 10
+#: How many slots `next` names if it is not told, and at most.
+_COMING, _MOST = 10, 10_000
 
 
 @click.group()
@@ -42,7 +42,7 @@ def list_(ctx: click.Context, *, as_json: bool) -> None:
 @click.option(
     "-n",
     "number",
-    type=click.IntRange(min=1),
+    type=click.IntRange(min=1, max=_MOST),
     default=_COMING,
     show_default=True,
     metavar="N",
@@ -95,7 +95,7 @@ def run(ctx: click.Context, *, name: str) -> None:
 def remove(ctx: click.Context, *, name: str, yes: bool) -> None:
     """Remove a dynamic entry; those of the configuration are removed there."""
     found = _schedule(ctx)
-    if found.source(name) == "dynamic":
+    if found.is_dynamic(name):
         ask(f"Remove {name}?", yes=yes)
     found.remove(name)
     say(f"removed {name}")
@@ -127,7 +127,7 @@ def backfill(
     is given.
     """
     found = _schedule(ctx)
-    slots = found.backfill(name, start, end, dry_run=True)
+    slots = found.backfill(name, start, end, rate=rate, dry_run=True)
     if dry_run:
         for slot in slots:
             say(f"would dispatch {name} of {slot.isoformat()}")
@@ -136,7 +136,14 @@ def backfill(
     if len(slots) > 1:
         first, last = slots[0].isoformat(), slots[-1].isoformat()
         ask(f"Dispatch {_number(slots)} of {name}, from {first} to {last}?", yes=yes)
-    say(f"{_number(found.backfill(name, start, end, rate=rate))} of {name} dispatched")
+    out: list[datetime] = []
+    try:
+        found.backfill(name, start, end, rate=rate, tell=out.append)
+    except KeyboardInterrupt:
+        rest = (out[-1] + timedelta(milliseconds=1) if out else start).isoformat()
+        text = f"interrupted after {_number(out)} of {len(slots)}; for the others give --from {rest}"
+        raise Failure(NO, text) from None
+    say(f"{_number(out)} of {name} dispatched")
 
 
 @schedule.command()

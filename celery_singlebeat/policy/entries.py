@@ -7,6 +7,7 @@ E1  A bad key or value concerns its entry alone; its message names the entry, th
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -24,6 +25,8 @@ CELERY_KEYS = frozenset(
 OWN_KEYS = frozenset(
     {"misfire", "misfire_grace", "catch_up_limit", "overlap", "jitter", "enabled", "timezone"}
 )
+#: Categories of Unicode: control characters, ends of lines and of paragraphs.
+_UNPRINTABLE = frozenset({"Cc", "Zl", "Zp"})
 #: What an entry may say of a run that still goes on when the next slot is due.
 OVERLAPS = ("allow", "skip", "queue")
 #: Slots are whole milliseconds, so no interval is shorter. Seconds.
@@ -72,6 +75,37 @@ def split(name: str, fields: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
     theirs = {key: value for key, value in fields.items() if key in CELERY_KEYS}
     ours = {key: value for key, value in fields.items() if key in OWN_KEYS}
     return theirs, ours
+
+
+def check_name(name: object) -> None:
+    """Raise `EntryError` unless this can be the name of an entry."""
+    if not isinstance(name, str):
+        raise EntryError(repr(name), f"its name is a {type(name).__name__}; give text")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise EntryError(name, "its name is not UTF-8; give another one") from None
+
+
+def check_new_name(name: object) -> None:
+    """`check_name` for an entry that somebody adds: it has to fit into one line."""
+    if not name:
+        raise EntryError(str(name), "an entry needs a name")
+    check_name(name)
+    if any(unicodedata.category(letter) in _UNPRINTABLE for letter in str(name)):
+        raise EntryError(str(name), "its name has control characters; give plain text")
+
+
+def check_call(name: str, task: object, options: object) -> None:
+    """Raise `EntryError` unless a call can be made of this at all."""
+    if not isinstance(task, str):
+        given = getattr(task, "name", None)
+        remedy = f", {given!r}" if isinstance(given, str) else ""
+        raise EntryError(name, f"its task is a {type(task).__name__}; give the name of a task{remedy}")
+    headers = options.get("headers") if isinstance(options, Mapping) else None
+    for key, value in (("options", options), ("headers", headers)):
+        if not isinstance(value or {}, Mapping):
+            raise EntryError(name, f"{key}={value!r} is a {type(value).__name__}; give a dict")
 
 
 def check_schedule(name: str, schedule: object) -> None:

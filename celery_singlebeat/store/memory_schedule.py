@@ -72,18 +72,21 @@ class MemoryScheduleStore:
                     self._changed(name)
             return found
 
-    def remove(self, entry: str) -> bool:
+    def remove(self, entry: str, *, keep_pause: bool = False) -> bool:
         with self._guard:
             kept = self._kept()
             if kept.records.pop(entry, None) is None:
                 return False
-            kept.pauses.pop(entry, None)
+            if not keep_pause:
+                kept.pauses.pop(entry, None)
             kept.running.pop(entry, None)
             self._changed(entry)
             return True
 
-    def pause(self, entry: str) -> bool:
+    def pause(self, entry: str, *, is_dynamic: bool = False) -> bool | None:
         with self._guard:
+            if is_dynamic and entry not in self._kept().records:
+                return None
             known = self._kept().pauses.get(entry)
             if known is not None and known.until is None:
                 return False

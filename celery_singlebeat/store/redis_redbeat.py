@@ -73,6 +73,7 @@ class RedBeatSettings:
         tls = dict(self.use_ssl) if isinstance(self.use_ssl, Mapping) else {}
         ours = {
             "decode_responses": True,
+            "encoding_errors": "backslashreplace",
             "socket_timeout": timeout,
             "socket_connect_timeout": timeout,
             "retry": Retry(NoBackoff(), 0),

@@ -49,24 +49,27 @@ class RedisScheduleStore:
             found.update(zip(batch, outcomes, strict=True))
         return found
 
-    def remove(self, entry: str) -> bool:
+    def remove(self, entry: str, *, keep_pause: bool = False) -> bool:
         keys = self._keys
         touched = [keys.schedule, keys.paused, keys.running, keys.changes]
-        return bool(self._scripts.run("schedule_remove", touched, [keys.events, entry]))
+        return bool(self._scripts.run("schedule_remove", touched, [keys.events, entry, int(keep_pause)]))
 
-    def pause(self, entry: str) -> bool:
-        return self._ask_for("pause", entry)
+    def pause(self, entry: str, *, is_dynamic: bool = False) -> bool | None:
+        done = self._ask_for("pause", entry, is_dynamic=is_dynamic)
+        return None if done < 0 else bool(done)
 
     def resume(self, entry: str) -> bool:
-        return self._ask_for("resume", entry)
+        return bool(self._ask_for("resume", entry))
 
     def finish(self, entry: str, task_id: str) -> bool:
         return bool(self._scripts.run("run_finish", [self._keys.running], [entry, task_id]))
 
-    def _ask_for(self, wish: str, entry: str) -> bool:
+    def _ask_for(self, wish: str, entry: str, *, is_dynamic: bool = False) -> int:
         keys = self._keys
-        touched = [keys.paused, keys.running, keys.changes]
-        return bool(self._scripts.run("schedule_pause", touched, [keys.events, entry, wish]))
+        touched = [keys.paused, keys.running, keys.changes, keys.schedule]
+        words = (keys.events, entry, wish, int(is_dynamic))
+        answer: int = self._scripts.run("schedule_pause", touched, words)
+        return answer
 
 
 def _pairs(flat: Sequence[str]) -> list[tuple[str, str]]:

@@ -56,12 +56,14 @@ class ScheduleStore(Protocol):
         """
         ...
 
-    def remove(self, entry: str) -> bool:
-        """Remove a dynamic entry; False if there is none."""
+    def remove(self, entry: str, *, keep_pause: bool = False) -> bool:
+        """Remove a dynamic entry; False if there is none. `keep_pause`: another of this name goes on."""
         ...
 
-    def pause(self, entry: str) -> bool:
-        """Dispatch no slot of this entry from now on; False if it was paused."""
+    def pause(self, entry: str, *, is_dynamic: bool = False) -> bool | None:
+        """Dispatch no slot of this entry from now on; False if it was paused. None: it is said to be dynamic,
+        and is not there any more.
+        """
         ...
 
     def resume(self, entry: str) -> bool:

@@ -2,7 +2,9 @@
 
 import itertools
 import json
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
+from functools import partial
 
 import pytest
 import redis
@@ -206,6 +208,41 @@ def test_a_big_change_delays_no_slot_of_another_entry(bench, monkeypatch):  # Y1
     assert_one_stream(bench.slots("steady"), 0.05)
 
 
+def test_a_change_is_seen_while_a_big_one_is_still_taken_in(bench, monkeypatch):  # Y1, Y2
+    bench.start()
+    bench.schedule.add("e", "work", 0.1)
+    bench.turn_until(lambda: bench.slots("e"))
+    monkeypatch.setattr(dynamic, "BUILD_FOR", 0.0)  # one line a turn
+    machine = bench.beats[0]._machine
+    machine.dynamic.turn(lambda: None)
+    big = {f"big {n}": {"task": "work", "schedule": 0.1} for n in range(300)}
+    bench.schedule.add_all(big)
+    bench.turn_until(lambda: machine.dynamic.is_building)
+    bench.schedule.add("late", "work", 0.01)
+    bench.schedule.add("e", "work", 0.1, args=("new",))
+    bench.turn_until(lambda: bench.slots("late") and machine.dynamic.holds("e") is False)
+    assert machine.dynamic.is_building
+    assert all(machine.agenda.line(name) is None for name in big if machine.dynamic.holds(name))
+
+
+def test_what_was_read_and_is_not_built_yet_sends_nothing_of_its_former_self(bench, monkeypatch):  # Y2
+    bench.start()
+    bench.schedule.add_all({name: {"task": "old", "schedule": 0.05} for name in ("gone", "changed")})
+    bench.turn_until(lambda: bench.slots("gone") and bench.slots("changed"))
+    bench.schedule.remove("gone")
+    bench.schedule.add("changed", "new", 0.05)
+    built = []
+    monkeypatch.setattr(dynamic.Dynamic, "_build", lambda self, *found: built.append(found))
+    machine = bench.beats[0]._machine
+    update = machine.dynamic.turn(lambda: None)
+    machine.dynamic._pending.update({name: record for name, record, _ in built})
+    assert not update
+    bench.client.delete(bench.name)
+    monkeypatch.setattr(machine.dynamic, "turn", lambda pulse: update)
+    bench.turn_for(0.3)
+    assert bench.messages() == []
+
+
 def test_the_configuration_hides_a_dynamic_entry_of_the_same_name(bench):  # Y3
     bench.schedule.add("e", "dynamic", 0.1)
     bench.app.conf.beat_schedule["e"] = {"task": "static", "schedule": 0.1}
@@ -227,14 +264,67 @@ def test_a_static_entry_that_comes_later_hides_a_dynamic_one_that_runs(bench):  
     assert set(newest) == {"static"}
 
 
-def test_a_damaged_entry_stops_no_other(bench):  # G8
-    bench.schedule.add_all({name: {"task": "work", "schedule": 0.1} for name in ("good", "bad", "worse")})
-    store = bench.schedule._wiring.keys.schedule
-    bench.client.hset(store, "bad", "1 r {}")
-    bench.client.hset(store, "worse", "nonsense")
+def stored(**changed):
+    record = {"v": 1, "task": "work", "schedule": {"every": 0.1}, "args": [], "kwargs": {}, "options": {}}
+    return f"1 r {json.dumps({**record, 'keys': {}, **changed})}".encode()
+
+
+DAMAGED = {
+    "cut": b"1 r {",
+    "no record": b"nonsense",
+    "no text": b"1 r \xff\xfe",
+    "far ahead": b"253000000000000" + stored()[1:],
+    "nested": b"1 r " + b"[" * 100_000,
+    "newer": stored(v=2),
+    "headers": stored(options={"headers": [1]}),
+    "options": stored(options=[1]),
+    "task": stored(task=["work"], keys={"overlap": "skip"}),
+    "cron": stored(schedule={"cron": {"minute": "abc"}}),
+    "rule": stored(schedule={"rrule": "FREQ=DAILY;INTERVAL=0", "start": "2026-01-01T00:00", "zone": "UTC"}),
+    "key": stored(keys={"misfire": {}}),
+}
+
+
+def test_damaged_entries_stop_neither_the_others_nor_a_command(bench):  # G8
+    bench.schedule.add("good", "work", 0.1)
+    for name, value in DAMAGED.items():
+        bench.client.hset(bench.schedule._wiring.keys.schedule, name, value)
     beat = bench.start()
     bench.turn_until(lambda: len(bench.slots("good")) >= 3)
-    assert "bad" in beat._machine.agenda.parked
+    assert set(beat._machine.agenda.parked) == set(DAMAGED)
+    assert not any("\n" in problem for problem in beat._machine.agenda.parked.values())
+    assert [row["name"] for row in bench.schedule.list()] == ["good", "static"]
+    assert bench.schedule.next(1, "good")
+    for name in DAMAGED:
+        with pytest.raises(EntryError):
+            bench.schedule.run(name)
+        assert bench.schedule.pause(name)
+        assert bench.schedule.resume(name)
+        bench.schedule.remove(name)
+    bench.turn_until(lambda: not beat._machine.agenda.parked)
+    assert bench.schedule.add("far ahead", "work", 3600) == "added"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"options": {"headers": [1]}}, {"options": [1]}, {"task": ["work"]}, {"task": 5, "overlap": "skip"}],
+    ids=str,
+)
+def test_an_entry_of_the_configuration_of_which_no_call_can_be_made_is_parked_alone(bench, fields):  # G8
+    bench.app.conf.beat_schedule["good"] = {"task": "work", "schedule": 0.1}
+    bench.app.conf.beat_schedule["bad"] = {"task": "work", "schedule": 0.1, **fields}
+    beat = bench.start()
+    bench.turn_until(lambda: len(bench.slots("good")) >= 3)
+    assert list(beat._machine.agenda.parked) == ["bad"]
+
+
+@pytest.mark.parametrize(("name", "shown"), [(5, "5"), (None, "None"), ("\udcff", "\udcff")], ids=ascii)
+def test_a_name_that_no_store_can_keep_parks_its_entry(bench, name, shown):  # G8
+    bench.app.conf.beat_schedule["good"] = {"task": "work", "schedule": 0.1}
+    bench.app.conf.beat_schedule[name] = {"task": "work", "schedule": 0.1}
+    beat = bench.start()
+    bench.turn_until(lambda: len(bench.slots("good")) >= 3)
+    assert list(beat._machine.agenda.parked) == [shown]
     assert [row["name"] for row in bench.schedule.list()] == ["good", "static"]
 
 
@@ -277,6 +367,45 @@ def test_a_paused_entry_stays_paused_through_restart_and_its_slots_are_skipped(b
     assert bench.slots("e")[0] > resumed - timedelta(milliseconds=50)
 
 
+def test_the_pause_of_an_entry_outlives_a_dynamic_one_that_it_hides(bench):
+    bench.schedule.add("e", "dynamic", 0.1)
+    bench.app.conf.beat_schedule["e"] = {"task": "static", "schedule": 0.1}
+    bench.schedule.pause("e")
+    assert bench.schedule.is_dynamic("e")
+    bench.schedule.remove("e")
+    assert bench.row("e")["paused"]
+    assert not bench.schedule.is_dynamic("e")
+
+
+def test_the_pause_of_an_entry_that_is_gone_can_be_ended(bench):
+    bench.app.conf.beat_schedule["e"] = {"task": "static", "schedule": 0.1}
+    bench.schedule.pause("e")
+    del bench.app.conf.beat_schedule["e"]
+    with pytest.raises(EntryNotFound):
+        bench.schedule.pause("e")
+    assert bench.schedule.resume("e")
+    with pytest.raises(EntryNotFound):
+        bench.schedule.resume("f")
+
+
+def test_two_who_change_one_entry_at_once_leave_no_half_of_it(bench):
+    bench.schedule.add("e", "work", 3600)
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(20):
+            tasks = [
+                *(partial(bench.schedule.add, "e", "work", 3600, args=(number,)) for number in range(3)),
+                *(partial(act, "e") for act in (bench.schedule.pause, bench.schedule.resume)),
+                *(partial(bench.schedule.remove, "e") for _ in range(2)),
+            ]
+            outcomes = [future.exception() for future in [pool.submit(task) for task in tasks]]
+            assert {type(error) for error in outcomes} <= {type(None), EntryNotFound}
+            there = [row for row in bench.schedule.list() if row["name"] == "e"]
+            paused = bench.schedule._wiring.schedule_store().changes().pauses
+            assert there or "e" not in paused
+            if not there:
+                bench.schedule.add("e", "work", 3600)
+
+
 # Dispatch by hand
 
 
@@ -307,9 +436,52 @@ def test_a_backfill_dispatches_the_slots_in_between_and_has_the_same_ids_again(b
     assert bench.messages("hourly")[5:] == first
 
 
+def test_a_backfill_of_an_interval_reaches_behind_the_moment_when_it_was_added(bench):
+    bench.start()
+    bench.schedule.add("e", "work", 60)
+    now = datetime.now(timezone.utc)
+    start, end = now - timedelta(minutes=10), now - timedelta(minutes=5)
+    slots = bench.schedule.backfill("e", start, end, dry_run=True)
+    assert len(slots) == 5
+    assert {after - before for before, after in itertools.pairwise(slots)} == {timedelta(minutes=1)}
+    assert slots == bench.schedule.backfill("e", start - timedelta(hours=1), end, dry_run=True)[-5:]
+    coming = datetime.fromisoformat(bench.row("e")["next"])
+    assert (coming - slots[0]) % timedelta(minutes=1) == timedelta(0)
+
+
+def test_a_backfill_that_was_interrupted_sends_the_same_calls_again(bench):
+    bench.app.conf.beat_schedule["hourly"] = {"task": "work", "schedule": crontab(minute=0)}
+    start = datetime(2026, 3, 1, tzinfo=timezone.utc)
+    out = []
+
+    def tell(slot):
+        out.append(slot)
+        if len(out) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        bench.schedule.backfill("hourly", start, start + timedelta(hours=5), tell=tell)
+    first = bench.messages("hourly")
+    assert [slot for slot, _, _ in first] == out
+    bench.schedule.backfill("hourly", start, start + timedelta(hours=5))
+    assert bench.messages("hourly")[3:6] == first
+
+
+def test_a_backfill_has_an_upper_bound(bench):
+    bench.schedule.add("e", "work", crontab())
+    start = datetime(2020, 1, 1, tzinfo=timezone.utc)
+    with pytest.raises(EntryError, match="more than 100000 slots; give a shorter time"):
+        bench.schedule.backfill("e", start, start + timedelta(days=70), dry_run=True)
+    assert len(bench.schedule.backfill("e", start, start + timedelta(minutes=1000), dry_run=True)) == 1000
+
+
 @pytest.mark.parametrize(
     ("start", "end", "rate", "words"),
     [
+        (1, 2, float("nan"), "rate=nan"),
+        (1, 2, float("inf"), "rate=inf"),
+        (1, 2, 1e-300, "rate=1e-300"),
+        (-90_000, 2, None, "is not within the years"),
         (2, 1, None, "is not after the start"),
         (1, 1, None, "is not after the start"),
         (1, 10**6, None, "lies in the future"),

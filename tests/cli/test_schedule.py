@@ -5,13 +5,15 @@ import time
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from celery.schedules import schedule
+import redis
+from celery.schedules import crontab, schedule
 
 from celery_singlebeat import Schedule
 from tests.cli.test_commands import documents, make_app, run
 
 REPORT = {"task": "proj.report", "schedule": 3600}
 DAY = ("--from", "2026-03-01T00:00Z", "--to", "2026-03-01T05:30:00+00:00")
+RULE = ("--start", "2026-01-01T00:00Z", "--rrule")
 KEYS = ["name", "task", "schedule", "next", "last", "runs", "enabled", "paused", "source"]
 
 
@@ -312,17 +314,99 @@ def test_a_backfill_keeps_to_the_rate(queued):
         (["next", "statik"], 1, "did you mean 'static'"),
         (["backfill", "statik", *DAY], 1, "did you mean 'static'"),
         (["pause", "zzz"], 1, "see `schedule list`"),
-        (["import-redbeat"], 2, "redbeat_redis_url"),
+        (["add", "x", "y", "--task", "t", "--every", "5"], 2, "unexpected extra argument"),
+        (["add", "a\nb", "--task", "t", "--every", "5"], 2, "control characters"),
+        (["add", "\udcff", "--task", "t", "--every", "5"], 2, "not UTF-8"),
+        (["add", "x", "--task", "t", "--every", "-1"], 2, "not above 0"),
+        (["add", "x", "--task", "t", "--cron", ""], 2, "it has 0 fields"),
+        (["add", "x", "--task", "t", "--cron", "@daily"], 2, "it has 1 fields"),
+        (["add", "x", "--task", "t", "--cron", "? * * * *"], 2, "five fields"),
+        (["add", "x", "--task", "t", "--cron", "0 0 31 2,4,6 *"], 2, "never occurs"),
+        (["add", "x", "--task", "t", "--cron", "0 9 * * *", "--timezone", ""], 2, "is not an IANA"),
+        (["add", "x", "--task", "t", "--cron", "0 9 * * *", "--timezone", "../UTC"], 2, "is not an IANA"),
+        (["add", "x", "--task", "t", "--at", "9999-12-31T23:59:59-01:00"], 2, "the years 1900 to 9998"),
+        (["add", "x", "--task", "t", "--at", "0001-01-01T00:00:00+01:00"], 2, "the years 1900 to 9998"),
+        (["add", "x", "--task", "t", "--rrule", "FREQ=DAILY", "--start", "0001-01-01T00:00Z"], 2, "1900"),
+        (["add", "x", "--task", "t", *RULE, "FREQ=DAILY;INTERVAL=0"], 2, "INTERVAL is below 1"),
+        (["add", "x", "--task", "t", *RULE, "FREQ=DAILY;INTERVAL=99999999999"], 2, "give another schedule"),
+        (["add", "x", "--task", "t", *RULE, "FREQ=SECONDLY;COUNT=99999999"], 2, "give UNTIL instead"),
+        (["add", "x", "--task", "t", *RULE, "FREQ=SECONDLY;BYMONTH=2;BYMONTHDAY=30"], 2, "names no day"),
+        (["add", "x", "--task", "t", *RULE, "FREQ=SECONDLY;BYSETPOS=5"], 2, "BYSETPOS"),
+        (["add", "x", "--task", "t", *RULE, "FREQ=DAILY;UNTIL=20200101T000000Z"], 2, "no slot to come"),
+        (["add", "x", "--task", "t", *RULE, "EXDATE:2"], 2, "give the rule alone"),
+        (["add", "x", "--task", "t", "--solar", "sunset,nan,0"], 2, "EVENT,LAT,LON"),
+        (["add", "x", "--task", "t", "--solar", "sunset,90,0"], 2, "no slot to come"),
+        (["add", "x", "--task", "t", "--every", "5", "--args", "[" * 10_000], 2, "not JSON"),
+        (["add", "x", "--task", "t", "--every", "5", "--options", '{"quee": "x"}'], 2, "mean 'queue'"),
+        (["add", "x", "--task", "t", "--every", "5", "--options", '{"headers": [1]}'], 2, "headers=a list"),
+        (["add", "x", "--task", "t", "--every", "5", "--options", '{"expires": "soon"}'], 2, "'soon'"),
+        (["add", "x", "--task", "t", "--every", "5", "--jitter", "nan"], 2, "jitter=nan"),
+        (["run", "\udcff"], 1, "see `schedule list`"),
+        (["remove", "\ud800", "--yes"], 1, "see `schedule list`"),
+        (["next", "-n", "1000000000"], 2, "1<=x<=10000"),
+        (["nonsense"], 2, "No such command"),
+        (["backfill", "static", *DAY, "--rate", "nan"], 2, "rate=nan"),
+        (["backfill", "static", *DAY, "--rate", "1e-300"], 2, "rate=1e-300"),
+        (["backfill", "static", "--from", "0001-01-01T00:00+05:00", "--to", "2026-01-01T00:00Z"], 2, "1900"),
+        (
+            ["backfill", "often", "--from", "1970-01-01T00:00Z", "--to", "2026-01-01T00:00Z"],
+            2,
+            "shorter time",
+        ),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+    ids=lambda value: ascii(" ".join(value))[:100] if isinstance(value, list) else None,
 )
-def test_what_cannot_be_done_is_one_line_and_leaves_everything_as_it_was(app, arguments, code, words):
+def test_what_cannot_be_done_is_one_line_and_leaves_everything_as_it_was(queued, arguments, code, words):
     # O2, O3
-    result = ask(app, *arguments)
+    app, _ = queued
+    app.conf.beat_schedule["often"] = {**REPORT, "schedule": crontab()}
+    with redis.Redis.from_url(app.conf.broker_url) as client:
+        before = {key: client.dump(key) for key in client.scan_iter()}
+        result = ask(app, *arguments)
+        assert {key: client.dump(key) for key in client.scan_iter()} == before
     assert (result.exit_code, result.stdout) == (code, "")
     (told,) = result.stderr.splitlines()
     assert words in told
-    assert [entry["name"] for entry in documents(ask(app, "list", "--json"))] == ["static"]
+    assert not result.exception or isinstance(result.exception, SystemExit)
+
+
+def test_without_a_place_of_redbeats_nothing_can_be_imported(app):
+    # O2, O3
+    result = ask(app, "import-redbeat")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "redbeat_redis_url" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_an_interrupted_backfill_says_how_far_it_came(queued, monkeypatch):
+    # O2, O3
+    app, messages = queued
+    add(app, "mine", "--task", "t", "--cron", "0 * * * *")
+    out = []
+
+    def interrupt(seconds):
+        out.append(seconds)
+        if len(out) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("celery_singlebeat.beat.schedule.time.sleep", interrupt)
+    result = ask(app, "backfill", "mine", *DAY, "--yes", "--rate", "5")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.splitlines() == [
+        "Error: interrupted after 2 slots of 6; for the others give --from 2026-03-01T01:00:00.001000+00:00"
+    ]
+    sent = [message["headers"]["id"] for message in messages()]
+    assert ask(app, "backfill", "mine", *DAY, "--yes").exit_code == 0
+    assert [message["headers"]["id"] for message in messages()][2:4] == sent
+
+
+def test_a_dynamic_entry_that_the_configuration_hides_is_removed_after_a_yes(app):
+    # O5
+    add(app, "mine", "--task", "t", "--every", "60")
+    app.conf.beat_schedule["mine"] = REPORT
+    assert ask(app, "remove", "mine", answer="n\n").exit_code == 1
+    assert ask(app, "remove", "mine", answer="y\n").stdout == "removed mine\n"
+    assert row(app, "mine")["source"] == "config"
 
 
 def test_a_refused_argument_is_not_repeated(app):

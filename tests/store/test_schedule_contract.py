@@ -122,6 +122,44 @@ def test_removing_an_entry_ends_its_pause_and_keeps_its_mark(bench):
     assert "e" in bench.store.remember().marks
 
 
+def test_the_pause_of_another_entry_of_the_same_name_outlives_a_removed_one(bench):
+    schedule = bench.store.schedule
+    put(bench)
+    schedule.pause("e")
+    schedule.remove("e", keep_pause=True)
+    assert schedule.changes().pauses["e"].until is None
+
+
+def test_an_entry_that_somebody_has_removed_is_not_paused(bench):
+    schedule = bench.store.schedule
+    put(bench)
+    schedule.remove("e")
+    cursor = schedule.changes().cursor
+    assert schedule.pause("e", is_dynamic=True) is None
+    assert schedule.changes().pauses == {}
+    assert schedule.changes().cursor == cursor
+    assert schedule.pause("e") is True
+    put(bench)
+    assert schedule.pause("e", is_dynamic=True) is False
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("empty_before", [True, False])
+def test_a_change_that_the_stream_has_forgotten_keeps_its_slot_back_as_well(redis_bench, empty_before):  # Y2
+    grant, schedule, client = redis_bench.lead(), redis_bench.store.schedule, redis_bench.client
+    if not empty_before:
+        put(redis_bench, name="first")
+    cursor = schedule.changes().cursor
+    schedule.pause("e")
+    with client.pipeline() as pipe:
+        for number in range(10_001):
+            pipe.xadd(redis_bench.keys.changes, {"entry": f"other {number}"})
+        pipe.xtrim(redis_bench.keys.changes, maxlen=10_000, approximate=False)
+        pipe.execute()
+    assert emit(redis_bench, grant, cursor=cursor) == "changed"
+    assert emit(redis_bench, grant, cursor=schedule.changes().cursor) == "sent"
+
+
 def test_no_slot_goes_out_of_an_entry_that_has_changed_since_its_leader_looked(bench):  # Y2
     grant, schedule = bench.lead(), bench.store.schedule
     put(bench)
@@ -203,3 +241,19 @@ def test_a_damaged_entry_is_named_and_the_others_are_read(redis_bench, value):  
     found = redis_bench.store.schedule.changes()
     assert found.records["good"] is not None
     assert "bad" in found.unreadable or not found.records.get("bad") or not found.records["bad"].text
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize(
+    "value", [b"\xff\xfe", b"x r \xff", b"99999999999999999999 r {}", b"253000000000000 r {}"]
+)
+def test_a_damaged_entry_can_be_removed_and_added_again(redis_bench, value):  # G8
+    schedule = redis_bench.store.schedule
+    redis_bench.client.hset(redis_bench.keys.schedule, "e", value)
+    redis_bench.client.hset(redis_bench.keys.schedule, b"\xff", value)
+    put(redis_bench, name="good")
+    assert schedule.changes().records["good"] is not None
+    assert put(redis_bench, rule="r") == "changed"
+    assert abs(schedule.changes().records["e"].since - redis_bench.now()) < timedelta(seconds=60)
+    assert schedule.remove("e")
+    assert set(schedule.changes().records) == {"good", "\\xff"}

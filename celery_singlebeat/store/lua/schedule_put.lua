@@ -9,7 +9,7 @@
 --   returns {"added" | "changed" | "same", ...}, one for each entry
 --
 -- An entry's `since` is when it got its rule. A change of anything else leaves it, so that no slot moves; only
--- a later one that is given replaces it.
+-- a later one that is given replaces it. One that lies far in the future is damaged, and begins anew.
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local outcomes, news = {}, false
@@ -18,7 +18,7 @@ for i = 2, #ARGV, 4 do
   local known = redis.call('HGET', KEYS[1], entry)
   local old_since, old_rule = string.match(known or '', '^(%d+) (%S+) ')
   local since = asked or now
-  if old_rule == rule then
+  if old_rule == rule and tonumber(old_since) < now + 86400000 then
     since = math.max(tonumber(old_since), asked or 0)
   end
   local record = string.format('%.0f', since) .. ' ' .. rule .. ' ' .. text

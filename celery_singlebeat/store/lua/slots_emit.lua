@@ -51,11 +51,19 @@ local function write(kind, key, payload, field)
   return redis.pcall('HSET', KEYS[6], field, ARGV[payload])
 end
 
--- Entries that somebody changed since the caller looked.
-local changed = {}
+-- Entries that somebody changed since the caller looked; all may have, if that place is not in the stream
+-- any more. '0-0' is the place in an empty stream, whose first changes are trimmed when it is long.
+local changed, all_changed = {}, false
 if ARGV[3] ~= '' then
   local newest = redis.call('XREVRANGE', KEYS[7], '+', '-', 'COUNT', 1)[1]
   if newest and newest[1] ~= ARGV[3] then
+    local known = #redis.call('XRANGE', KEYS[7], ARGV[3], ARGV[3]) == 1
+    if ARGV[3] == '0-0' then
+      known = redis.call('XLEN', KEYS[7]) < 10000
+    end
+    -- guard: trimmed
+    all_changed = not known
+    -- end guard
     for _, change in ipairs(redis.call('XRANGE', KEYS[7], '(' .. ARGV[3], '+')) do
       changed[change[2][2]] = true
     end
@@ -91,7 +99,7 @@ for i, claim in ipairs(claims) do
   end
   -- end guard
   -- guard: changed
-  if changed[entry] then
+  if all_changed or changed[entry] then
     outcome = -4
   end
   -- end guard
