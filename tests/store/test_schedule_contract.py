@@ -188,6 +188,13 @@ def test_a_slot_that_would_overlap_is_skipped_until_the_run_before_has_ended(ben
     assert (counters["dispatched"], counters["missed"]) == (2, 1)
 
 
+@pytest.mark.parametrize("since", ["99999999999999", "nan", "-5", "soon", ""])
+def test_a_run_that_began_when_no_clock_can_have_said_counts_as_gone(redis_bench, since):  # G8
+    grant = redis_bench.lead()
+    redis_bench.client.hset(redis_bench.keys.running, "e", f"{since} t")
+    assert emit(redis_bench, grant, overlap="skip") == "sent"
+
+
 def test_a_slot_that_queues_waits_for_the_run_before(bench):
     grant = bench.lead()
     assert emit(bench, grant, ago=9, overlap="queue", task_id="one") == "sent"
