@@ -14,10 +14,11 @@ from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from celery.schedules import ParseException, crontab, schedule
+from celery.schedules import crontab, schedule
 from dateutil import rrule as dateutil
 
 from celery_singlebeat.errors import EntryError
+from celery_singlebeat.moments import reachable
 from celery_singlebeat.schedules import rrule
 from celery_singlebeat.zones import first_change, offset_at, wall_time
 
@@ -61,7 +62,7 @@ def take(name: str, definition: str | None, meta: str | None, *, zone: tzinfo | 
         last = known.get("last_run_at")
     except _Refused as error:
         raise EntryError(name, str(error)) from None
-    except (ParseException, ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+    except Exception as error:  # somebody may have written anything there
         problem = f"its stored form cannot be read ({type(error).__name__}: {error})"
         raise EntryError(name, problem) from None
     if isinstance(fields["schedule"], Mapping):
@@ -69,7 +70,10 @@ def take(name: str, definition: str | None, meta: str | None, *, zone: tzinfo | 
         raise EntryError(name, f"its schedule is of the type {kind!r}, which RedBeat does not read either")
     if last is not None and (not isinstance(last, datetime) or last.tzinfo is None):
         raise EntryError(name, f"its last_run_at {last!r} is no moment")
-    return Taken(fields, last)
+    try:
+        return Taken(fields, None if last is None else reachable(last))
+    except ValueError as error:
+        raise EntryError(name, f"its last_run_at {error}") from None
 
 
 class _Refused(Exception):

@@ -100,9 +100,11 @@ class Schedule:
                 continue
             try:
                 taken = take(name, stored.definition, stored.meta, zone=self._app.timezone)
-                start = min(whole(taken.last_run_at or now), whole(now))
+                last = taken.last_run_at
+                start = whole(last) if last is not None and last <= now else None
                 written[name] = self._written(name, taken.fields, scheduler, static, since=start)
-                since[name] = start
+                if start is not None:
+                    since[name] = start
             except EntryError as error:
                 outcomes[name] = ("refused", error.problem)
         with self._store() as store:
@@ -354,7 +356,7 @@ def _foreseen(
     found = {}
     for name, (_, text) in written.items():
         known = records.get(name)
-        same = known is not None and known.text == text and known.since >= since[name]
+        same = known is not None and known.text == text and known.since >= since.get(name, known.since)
         found[name] = "same" if same else "added" if known is None else "changed"
     return found
 

@@ -33,8 +33,8 @@ def ask(question: str, *, yes: bool) -> None:
 
 
 def say(line: str) -> None:
-    """One line on stdout."""
-    click.echo(line)
+    """One line on stdout, whatever names are in it."""
+    click.echo(" ".join(line.splitlines()))
 
 
 def show_json(document: Any) -> None:

@@ -55,6 +55,8 @@ class RedBeatSettings:
         prefix = str(given("key_prefix", "redbeat:"))
         lock = str(given("lock_key", f"{prefix}:lock"))
         own = given("redis_options")
+        if own is not None and not isinstance(own, Mapping):
+            raise SettingsError(f"redbeat_redis_options is a {type(own).__name__}: give a dict")
         options = dict(conf.broker_transport_options if own is None else own)
         return cls(
             url=url,

@@ -65,6 +65,14 @@ def next_of(app, name):
 # When they run
 
 
+_RULE = {"__type__": "rrule", "freq": 3, "dtstart": 1767225600.0}
+
+
+def _ran(year, zone):
+    moment = {"__type__": "datetime", "year": year, "month": 12, "day": 31, "hour": 23, "minute": 59}
+    return json.dumps({"last_run_at": {**moment, "second": 0, "microsecond": 0, "timezone": zone}})
+
+
 def in_zone(name, **fields):
     return rrule(dtstart=datetime(2026, 1, 5, 9, 30, tzinfo=ZoneInfo(name)), **fields)
 
@@ -196,6 +204,12 @@ def test_one_entry_that_cannot_be_taken_over_keeps_no_other_out(app, redis_clien
         "odd run": {"definition": good, "meta": '{"last_run_at": "yesterday"}'},
         "no task": {"definition": good.replace('"proj.work"', "null")},
         "far": {"definition": good.replace("60.0", "1e300")},
+        "below": {"definition": good.replace("60.0", "-60.0")},
+        "nested": {"definition": "[" * 100_000},
+        "no text": {"definition": b"\xff\xfe"},
+        "year 9999": {"definition": good, "meta": _ran(9999, "America/New_York")},
+        "new\nline": {"definition": good},
+        "endless": {"definition": json.dumps({"task": "t", "schedule": {**_RULE, "interval": 0}})},
     }
     for name, fields in damaged.items():
         redis_client.hset(f"redbeat:{name}", mapping=fields)
@@ -215,6 +229,16 @@ def test_a_last_run_in_the_future_counts_as_now(app):
     save(app, "e", schedule(3600), last=NOW + timedelta(days=3))
     outcomes(app)
     assert next_of(app, "e") - datetime.now(timezone.utc) <= HOUR
+
+
+def test_an_entry_of_which_no_run_is_known_begins_with_its_first_import(app, redis_client):
+    save(app, "future", schedule(3600), last=NOW + timedelta(days=3))
+    save(app, "never", schedule(3600))
+    redis_client.hdel("redbeat:never", "meta")
+    assert outcomes(app) == {"future": "added", "never": "added"}
+    planned = next_of(app, "future"), next_of(app, "never")
+    assert outcomes(app, dry_run=True) == outcomes(app) == {"future": "same", "never": "same"}
+    assert (next_of(app, "future"), next_of(app, "never")) == planned
 
 
 # Rules and their offsets
@@ -294,6 +318,7 @@ def test_whether_a_redbeat_leads_is_seen_from_its_lock(redis_url):
         ({"redbeat_redis_url": "redis-cluster://a"}, SettingsError, "Cluster"),
         ({"redbeat_redis_url": "redis://:hidden@h:port/0"}, SettingsError, "cannot be read"),
         ({"redbeat_redis_options": {"nonsense": 1}}, SettingsError, "cannot be read"),
+        ({"redbeat_redis_options": 5}, SettingsError, "is a int: give a dict"),
         ({}, StoreUnavailable, "no answer"),
     ],
 )
