@@ -63,6 +63,7 @@ VERDICT, JUDGED = "celery_singlebeat/policy/slots.py", "tests/policy/test_slots.
 VERDICTS, SIMULATED = "tests/beat/test_verdicts.py", "tests/beat/test_missed_runs.py"
 LOCKS = "tests/store/test_lock_contract.py"
 SCHEDULE = "tests/store/test_schedule_contract.py"
+DYNAMIC, RECORDS = "tests/beat/test_schedule.py", "tests/beat/test_records.py"
 STEPS, CHANGES = "tests/beat/test_clock_steps.py", "tests/beat/test_timetables.py"
 TIMETABLES = "celery_singlebeat/beat/timetables.py"
 LETTERS, WAITING = "tests/store/test_letter_contract.py", "tests/store/test_waiting_contract.py"
@@ -203,6 +204,90 @@ MUTANTS = (
         f"{LUA}/state_mend.lua",
         replaced("places[1] ~= '' and places[1] or 'gone'", "places[1]"),
         (f"{SLOTS}::test_marks_that_were_evicted_begin_now_and_marks_that_were_never_written_do_not",),
+    ),
+    Mutant(
+        "paused",
+        "slots of a paused entry go out",
+        "celery_singlebeat/beat/dispatcher.py",
+        replaced("if pause is not None and pause.covers(slot)]", "if False]"),
+        (f"{DYNAMIC}::test_a_paused_entry_stays_paused_through_restart_and_its_slots_are_skipped",),
+    ),
+    Mutant(
+        "resumed",
+        "slots of a pause that is over go out",
+        "celery_singlebeat/policy/pauses.py",
+        replaced("self.until is None or self.since <= slot < self.until", "self.until is None"),
+        (f"{DYNAMIC}::test_a_paused_entry_stays_paused_through_restart_and_its_slots_are_skipped",),
+    ),
+    Mutant(
+        "backfilled again",
+        "a slot that is backfilled twice is two calls",
+        "celery_singlebeat/beat/calls.py",
+        replaced("str(fixed or task_id(prefix, line.name, slot, trigger))", "str(fixed or uuid.uuid4())"),
+        (f"{DYNAMIC}::test_a_backfill_dispatches_the_slots_in_between_and_has_the_same_ids_again",),
+    ),
+    Mutant(
+        "hidden",
+        "a dynamic entry runs instead of one of the configuration",
+        "celery_singlebeat/beat/dynamic.py",
+        replaced("            if name in hidden:", "            if False:"),
+        (f"{DYNAMIC}::test_a_static_entry_that_comes_later_hides_a_dynamic_one_that_runs",),
+    ),
+    Mutant(
+        "removed",
+        "an entry that was removed runs on",
+        "celery_singlebeat/beat/dynamic.py",
+        replaced("            update.gone.append(name)\n", ""),
+        (f"{DYNAMIC}::test_an_entry_runs_from_when_it_was_added_and_ends_when_it_is_removed",),
+    ),
+    Mutant(
+        "held",
+        "what was read and is not built yet runs as it was before",
+        "celery_singlebeat/beat/dispatcher.py",
+        replaced("if line.since is not None and self._changes.holds(line.name):", "if False:"),
+        (f"{DYNAMIC}::test_what_was_read_and_is_not_built_yet_sends_nothing_of_its_former_self",),
+    ),
+    Mutant(
+        "trimmed",
+        "a change that the stream has forgotten is not seen by the claim",
+        f"{LUA}/slots_emit.lua",
+        without_guard("trimmed"),
+        (f"{SCHEDULE}::test_a_change_that_the_stream_has_forgotten_keeps_its_slot_back_as_well",),
+    ),
+    Mutant(
+        "kept rule",
+        "an entry that is changed or imported again starts anew",
+        f"{LUA}/schedule_put.lua",
+        replaced("since = math.max(tonumber(old_since), asked or 0)", "since = asked or now"),
+        (f"{SCHEDULE}::test_only_another_rule_starts_an_entry_anew",),
+    ),
+    Mutant(
+        "paused and removed",
+        "the pause of an entry that somebody else removed waits for the next of its name",
+        f"{LUA}/schedule_pause.lua",
+        without_guard("gone"),
+        (f"{SCHEDULE}::test_an_entry_that_somebody_has_removed_is_not_paused",),
+    ),
+    Mutant(
+        "damaged entry",
+        "one stored entry that cannot be read stops the beat",
+        "celery_singlebeat/beat/records.py",
+        replaced("    except Exception as error:  # somebody", "    except KeyError as error:  # somebody"),
+        (f"{RECORDS}::test_a_damaged_record_concerns_its_entry_alone_and_says_so_in_one_line",),
+    ),
+    Mutant(
+        "no call",
+        "one entry whose headers are a list stops the beat",
+        "celery_singlebeat/beat/mixin.py",
+        replaced("        check_call(name, entry.task, entry.options or {})\n", ""),
+        (f"{DYNAMIC}::test_an_entry_of_the_configuration_of_which_no_call_can_be_made_is_parked_alone",),
+    ),
+    Mutant(
+        "endless rule",
+        "a recurrence rule that names no day is searched for ever",
+        "celery_singlebeat/schedules.py",
+        replaced("        self._check()\n", ""),
+        ("tests/test_schedules.py::test_a_rule_that_would_be_searched_in_vain_is_refused_at_once",),
     ),
     Mutant(
         "lease owner",
