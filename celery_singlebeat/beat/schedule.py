@@ -125,14 +125,13 @@ class Schedule:
     def remove(self, name: str) -> None:
         """Remove a dynamic entry, and its pause unless the configuration has an entry of this name, too."""
         with self._store() as store:
-            outline = self._outline(store, name)
-            outline.demand(name)
-            is_static = name in outline.static
+            is_static = name in _names(self._scheduler())
             if store.schedule.remove(name, keep_pause=is_static):
                 return
+            self._outline(store, name).demand(name)
         if is_static:
             raise EntryError(name, "it is in the configuration; remove it there, or pause it")
-        raise EntryNotFound(name)  # somebody else was faster
+        raise EntryNotFound(name)  # somebody has just added it
 
     def pause(self, name: str) -> bool:
         """Dispatch no slot of this entry until `resume`; False if it was paused already."""
@@ -286,7 +285,9 @@ class Schedule:
         scheduler = self._scheduler()
         lines, parked = scheduler.outline()
         static = frozenset((*lines, *parked))
-        changes = store.schedule.changes()
+        changes = store.schedule.changes() if only is None else store.schedule.of(only)
+        if only is not None and only not in static and not changes.records:
+            changes = store.schedule.changes()  # it may be near to the name of another
         for name, record in changes.records.items():
             if record is None or name in static or only not in {None, name}:
                 continue

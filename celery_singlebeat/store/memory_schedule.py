@@ -55,6 +55,15 @@ class MemoryScheduleStore:
                 pauses={name: kept.pauses.get(name) for name in names},
             )
 
+    def of(self, entry: str) -> Changes:
+        with self._guard:
+            kept = self._kept()
+            return Changes(
+                "",
+                records={entry: kept.records[entry][1]} if entry in kept.records else {},
+                pauses={entry: kept.pauses[entry]} if entry in kept.pauses else {},
+            )
+
     def put(
         self, entries: Mapping[str, tuple[str, str]], since: Mapping[str, datetime] | None = None
     ) -> dict[str, str]:

@@ -9,7 +9,7 @@ from celery_singlebeat.moments import from_millis, millis
 from celery_singlebeat.policy.pauses import Pause
 from celery_singlebeat.store.keys import Keys
 from celery_singlebeat.store.schedule_ports import Changes, Record
-from celery_singlebeat.store.scripts import Scripts
+from celery_singlebeat.store.scripts import Scripts, answers
 
 #: How many entries one script takes.
 BATCH = 500
@@ -33,6 +33,21 @@ class RedisScheduleStore:
             is_everything=bool(everything),
             records={name: _record(name, text, unreadable) for name, text in _pairs(entries)},
             pauses={name: _pause(text) for name, text in _pairs(pauses)},
+            unreadable=tuple(unreadable),
+        )
+
+    def of(self, entry: str) -> Changes:
+        client, keys = self._scripts.client, self._keys
+        with answers("schedule entry"):
+            pipe = client.pipeline(transaction=True)
+            for key in (keys.schedule, keys.paused):
+                pipe.hget(key, entry)
+            text, pause = pipe.execute()
+        unreadable: list[str] = []
+        return Changes(
+            cursor="",
+            records={} if text is None else {entry: _record(entry, text, unreadable)},
+            pauses={} if pause is None else {entry: _pause(pause)},
             unreadable=tuple(unreadable),
         )
 

@@ -45,6 +45,10 @@ class ScheduleStore(Protocol):
         """What changed after `cursor`, which the last answer gave; everything for ""."""
         ...
 
+    def of(self, entry: str) -> Changes:
+        """What there is of one entry, without a cursor: nothing, if it is neither dynamic nor paused."""
+        ...
+
     def put(
         self, entries: Mapping[str, tuple[str, str]], since: Mapping[str, datetime] | None = None
     ) -> dict[str, str]:

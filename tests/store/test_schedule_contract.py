@@ -35,6 +35,18 @@ def test_an_entry_is_added_changed_and_removed(bench):
     assert schedule.changes().records == {}
 
 
+def test_one_entry_is_read_without_the_others(bench):
+    schedule = bench.store.schedule
+    for name in ("a", "b"):
+        put(bench, name=name)
+        schedule.pause(name)
+    everything, found = schedule.changes(), schedule.of("a")
+    assert found.records == {"a": everything.records["a"]}
+    assert found.pauses == {"a": everything.pauses["a"]}
+    schedule.remove("a")
+    assert (schedule.of("a").records, schedule.of("a").pauses) == ({}, {})
+
+
 def test_only_another_rule_starts_an_entry_anew(bench):
     put(bench)
     first = bench.store.schedule.changes().records["e"].since
@@ -247,6 +259,7 @@ def test_a_damaged_entry_is_named_and_the_others_are_read(redis_bench, value):  
     redis_bench.client.hset(redis_bench.keys.paused, "bad", value)
     found = redis_bench.store.schedule.changes()
     assert found.records["good"] is not None
+    assert ("bad" in found.unreadable) == ("bad" in redis_bench.store.schedule.of("bad").unreadable)
     assert "bad" in found.unreadable or not found.records.get("bad") or not found.records["bad"].text
 
 
