@@ -70,7 +70,7 @@ class EntryError(SingleBeatError, ValueError):
     def __init__(self, entry: str, problem: str) -> None:
         super().__init__(entry, problem)
         self.entry = entry
-        self.problem = problem
+        self.problem = " ".join(problem.splitlines())
 
     def __str__(self) -> str:
         return f"entry {self.entry!r}: {self.problem}"

@@ -224,7 +224,8 @@ class Agenda:
         return line
 
     def park(self, name: str, problem: str) -> None:
-        """Leave an entry out and say so, once for each problem."""
+        """Leave an entry out and say so, once for each problem and in one line."""
+        problem = " ".join(problem.splitlines())
         if self.parked.get(name) != problem:
             self.parked[name] = problem
             self._tell(EntryParked(entry=name, problem=problem))

@@ -63,6 +63,13 @@ class NamesItsSlots:
         return moment.replace(microsecond=0) + timedelta(seconds=1)
 
 
+class Wordy(BaseSchedule):
+    """Raises when Celery asks for the time, in two lines."""
+
+    def now(self):
+        raise RuntimeError("no\nclock")
+
+
 class ReturnsNothing(Task):
     """Sends, and keeps the result to itself."""
 
@@ -303,6 +310,7 @@ BAD = {
     "raises": ({"task": "t.a", "schedule": type("Away", (BaseSchedule,), {})()}, "NotImplementedError"),
     "options": ({"task": "t.a", "schedule": 60, "options": "queue"}, "options='queue' is a str; give a dict"),
     "headers": ({"task": "t.a", "schedule": 60, "options": {"headers": [("a", 1)]}}, "headers=[('a', 1)] is"),
+    "raises in two lines": ({"task": "t.a", "schedule": Wordy()}, "RuntimeError: no clock"),
     "no such zone": ({"task": "t.a", "schedule": crontab(), "timezone": "Mars/Base"}, "'Mars/Base'"),
 }
 

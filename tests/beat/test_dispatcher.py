@@ -462,7 +462,7 @@ def test_a_date_that_never_comes_parks_its_entry_alone(beat, clock):  # B4
 
 class Broken(BaseSchedule):
     def is_due(self, last_run_at):
-        raise RuntimeError("the database is away")
+        raise RuntimeError("the database\nis away")
 
 
 class Toggled(BaseSchedule):

@@ -91,3 +91,7 @@ def test_keys_of_the_entry_win_over_the_settings():
 def test_an_entry_that_queues_keeps_its_newest_slot_only():
     missed = read_rules("nightly", {"overlap": "queue"}, MissedRules(misfire=Misfire.SKIP)).missed
     assert (missed.misfire, missed.failover) == (Misfire.LATEST, 0.0)
+
+
+def test_whatever_an_entry_raises_is_told_in_one_line():  # E1
+    assert str(EntryError("nightly", "it cannot be built: OSError: no\nclock")).endswith("OSError: no clock")
