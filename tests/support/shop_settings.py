@@ -3,6 +3,8 @@
 import json
 import os
 
+import django
+
 SECRET_KEY = "for tests"
 INSTALLED_APPS = ["django_celery_beat"]
 DATABASES = {
@@ -10,11 +12,7 @@ DATABASES = {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": os.environ["SHOP_DATABASE"],
         # Two transactions that read before they write lock each other out at once, whatever the timeout.
-        "OPTIONS": {
-            "timeout": 10,
-            "transaction_mode": "IMMEDIATE",
-            "init_command": "PRAGMA journal_mode=WAL",
-        },
+        "OPTIONS": {"timeout": 10, **({"transaction_mode": "IMMEDIATE"} if django.VERSION >= (5, 1) else {})},
     }
 }
 USE_TZ = True
