@@ -69,6 +69,7 @@ TIMETABLES = "celery_singlebeat/beat/timetables.py"
 LETTERS, WAITING = "tests/store/test_letter_contract.py", "tests/store/test_waiting_contract.py"
 REDLOCK, POSTGRES = "celery_singlebeat/store/redlock.py", "celery_singlebeat/store/postgres_locks.py"
 VOTES, SESSIONS = "tests/store/test_redlock.py", "tests/store/test_postgres_locks.py"
+ROWS, OTHERS = "tests/django/test_clerk.py", "tests/beat/test_other_schedulers.py"
 MACHINE = "tests/store/test_lock_machine.py::test_three_clients_of"
 
 MUTANTS = (
@@ -602,6 +603,58 @@ MUTANTS = (
         replaced('if hasattr(os, "register_at_fork"):', "if False:"),
         (f"{SESSIONS}::test_a_child_leaves_the_connections_of_its_parent_alone",),
         find_postgres,
+    ),
+    Mutant(
+        "django history",
+        "a late writer turns the count of a row back",
+        "celery_singlebeat/django/table.py",
+        replaced("When(pk=pk, total_run_count__lt=count, then=", "When(pk=pk, then="),
+        (f"{ROWS}::test_a_late_writer_turns_no_history_back",),
+    ),
+    Mutant(
+        "django mark",
+        "what ran is sent again because its history was never written",
+        "celery_singlebeat/django/rows.py",
+        replaced("    is_due = ScheduleEntry.is_due\n", ""),
+        (f"{ROWS}::test_a_run_whose_history_was_never_written_is_not_repeated",),
+    ),
+    Mutant(
+        "once",
+        "what runs once runs again under the next leader",
+        "celery_singlebeat/beat/windows.py",
+        replaced("if self._once and moment > anchor:", "if False:"),
+        ("tests/beat/test_windows.py::test_what_happens_once_has_one_slot",),
+    ),
+    Mutant(
+        "django standby",
+        "every replica writes into the database",
+        "celery_singlebeat/django/clerk.py",
+        replaced("if epoch is None or self._is_blind:", "if self._is_blind:"),
+        ("tests/django/test_rows.py::test_a_standby_has_the_rows_and_writes_nothing",),
+    ),
+    Mutant(
+        "django ghost",
+        "a row goes out that was deleted before anybody knew where it stood",
+        "celery_singlebeat/beat/machine.py",
+        replaced(" if self.agenda.line(line.name) is line", ""),
+        ("tests/django/test_rows.py::test_a_row_that_comes_and_goes_between_two_turns_leaves_nothing",),
+    ),
+    Mutant(
+        "unread schedule",
+        "a schedule that cannot be read is taken for an empty one",
+        "celery_singlebeat/beat/mixin.py",
+        replaced(
+            "type(error).__name__, error\n            )\n            return None\n        return schedule",
+            "type(error).__name__, error\n            )\n            return {}\n        return schedule",
+        ),
+        (f"{OTHERS}::test_a_schedule_that_changes_by_itself_is_looked_at",),
+    ),
+    Mutant(
+        "mixin order",
+        "a mixin behind its scheduler lets every replica dispatch",
+        "celery_singlebeat/beat/mixin.py",
+        replaced("if not schedulers or cls.__mro__.index", "if not schedulers or 0 > cls.__mro__.index"),
+        (f"{OTHERS}::test_a_scheduler_in_front_of_the_mixin_is_refused",),
     ),
 )
 

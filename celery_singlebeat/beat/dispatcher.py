@@ -147,6 +147,8 @@ class Dispatcher:
             raise
 
     def _enroll(self, grant: Grant, lines: Sequence[Line]) -> None:
+        if not lines:
+            return
         # A clock that is behind must not give a new entry a past: the newest mark is later than that.
         now = whole(self._elector.due_now())
         now = max(now, self._newest or now)

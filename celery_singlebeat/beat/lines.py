@@ -60,6 +60,7 @@ class Line:
     since: datetime | None = None
     ticket: int = 0  # of its newest place in the agenda; older places do not count
     _planned: tuple[datetime, datetime] | None = None  # from which `next` follows
+    _ahead: tuple[datetime, datetime | None] | None = None  # a slot, and the one after it, if that is known
 
     @property
     def is_watched(self) -> bool:
@@ -70,6 +71,7 @@ class Line:
         """Take over what the store remembers of this entry; no slot up to `floor` is due any more."""
         self.anchor = anchor
         self.mark = mark
+        self._ahead = None
         self.last = max(moment for moment in (anchor, mark, floor) if moment is not None)
 
     def plan(self) -> datetime | None:
@@ -84,7 +86,11 @@ class Line:
         else:
             is_known = self._planned == stands
         if not is_known:
-            self.next = self.timetable.after(self.last, anchor=self.anchor)
+            known, self._ahead = self._ahead, None
+            if known is not None and known[0] == self.last:
+                self.next = known[1]
+            else:
+                self.next = self.timetable.after(self.last, anchor=self.anchor)
             self.opens = self.next
             if self.next is not None and self.rules.jitter:
                 self.opens = self.next + self.delay(self.next)
@@ -123,6 +129,8 @@ class Line:
                 slot = max(slot, now - (slots[-1] - slots[0]))
             slot = self.timetable.after(slot, anchor=anchor)
         older = seen - len(slots)
+        if slots and seen < keep:
+            self._ahead = (slots[-1], slot)
         if slots and slots[-1] + self.delay(slots[-1]) > now:
             slots.pop()
         return list(slots), older

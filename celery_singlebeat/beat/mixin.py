@@ -179,10 +179,18 @@ class SingleBeatMixin(_Base):
         behind = kinds[kinds.index(SingleBeatMixin) + 1 :]
         return next(vars(kind)[name] for kind in behind if name in vars(kind)) is vars(Scheduler)[name]
 
+    @cached_property
+    def _changes_by_itself(self) -> bool:
+        """Whether the schedule is another one from time to time without a word to this class."""
+        return not self._is_celerys("schedule")
+
     def _read(self) -> Mapping[str, Any] | None:
         """The schedule, if it is another one than before. Celery compares at each tick, this now and then."""
-        changes_by_itself, now = not self._is_celerys("schedule"), self._wiring.clock.monotonic()
-        if not self._changed and (not changes_by_itself or now < self._look_at):
+        changes_by_itself = self._changes_by_itself
+        if not self._changed and not changes_by_itself:
+            return None
+        now = self._wiring.clock.monotonic()
+        if not self._changed and now < self._look_at:
             return None
         self._look_at = later(now, min(self.max_interval or LOOK, LOOK))
         changed, self._changed = self._changed, False

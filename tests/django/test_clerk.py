@@ -50,6 +50,20 @@ def test_the_next_leader_mends_the_history_of_one_that_could_not_write_it(start,
     assert sent == ["a"]
 
 
+def test_a_run_whose_history_was_never_written_is_not_repeated(start, add, sent, away):  # D1
+    row = add("a", every=3600, last_run_at=now() - 2 * HOUR)  # by its history it is due at once, on any node
+    first = start().lead()
+    with away():
+        make_due(first)
+        first.tick_until(lambda: sent)
+        first.scheduler.close()
+    assert rows()["a"].last_run_at == row.last_run_at
+    second = start().lead()
+    second.tick_until(lambda: rows()["a"].total_run_count)
+    assert sent == ["a"]
+    assert rows()["a"].last_run_at > row.last_run_at
+
+
 def test_the_next_leader_switches_off_what_ran_once(start, add, sent, away):  # D4
     add("a", every=0.5, one_off=True)
     first = start().lead()

@@ -294,6 +294,17 @@ def test_many_changes_come_a_handful_at_a_time(start, add):
     assert sizes == [HANDFUL, 50]
 
 
+def test_a_row_that_comes_and_goes_between_two_turns_leaves_nothing(start, add):
+    same = add(every=3600).interval
+    beat = start().lead()
+    passing = beat.scheduler._entries_of([PeriodicTask(name="b", task="shop.job", interval=same)])
+    lines, _ = beat.scheduler._lines(passing.entries)
+    beat.machine.amend(lines.values(), (), {})
+    beat.machine.amend((), {"b"}, {})
+    beat.scheduler.tick()
+    assert set(beat.machine._store.remember().entries) == {"a"}
+
+
 def test_a_renamed_row_is_a_new_entry(start, add):
     add(every=3600)
     beat = start().lead()
