@@ -59,6 +59,7 @@ class Parcel:
     ids: list[str] = field(default_factory=list)  # task id of each claim; "" for a skipped slot
     skipped: list[Skip] = field(default_factory=list)
     omitted: int = 0  # how many slots before the first of these are skipped as well
+    is_part: bool = False  # more slots are due after these
 
 
 class Dispatcher:
@@ -200,20 +201,21 @@ class Dispatcher:
 
     def _prepare(self, line: Line, now: datetime, grant: Grant, until: Monotonic) -> Parcel | None:
         try:
-            due, omitted = line.due(now, own=self._clock.now())
+            due = line.due(now, own=self._clock.now())
         except Exception as error:
             # The schedule object is the user's; whatever it raises concerns this entry alone (B4).
             self._agenda.park(line.name, f"its schedule raises {type(error).__name__}: {error}")
             self._agenda.put(line, at=now + timedelta(seconds=30))
             return None
-        if not due:
+        if not due.slots:
             self._agenda.put(line)
             return None
         # To know what is due may have taken long by itself; some messages have to follow in any case.
         until = max(until, later(self._clock.monotonic(), self._patience / 2))
-        parcel = Parcel(line, now, omitted=omitted)
-        missed = omitted
-        for verdict in self._verdicts(line, due, now):
+        parcel = Parcel(line, now, omitted=due.older, is_part=due.is_part)
+        missed = due.older
+        verdicts = self._verdicts(line, due.slots, now)
+        for verdict in verdicts[:1] if due.is_part else verdicts:
             if isinstance(verdict, Skip):
                 parcel.skipped.append(verdict)
                 missed += 1
@@ -242,7 +244,7 @@ class Dispatcher:
 
     def _verdicts(self, line: Line, due: Sequence[datetime], now: datetime) -> list[Verdict]:
         pause = self._agenda.pauses.get(line.name)
-        paused = [slot for slot in due if pause is not None and pause.covers(slot)]
+        paused = {slot for slot in due if pause is not None and pause.covers(slot)}
         others = [slot for slot in due if slot not in paused] if paused else due
         verdicts = judge(others, now=now, rules=line.rules.missed, delay=line.delay)
         if not paused:
@@ -356,7 +358,9 @@ class Dispatcher:
                 records += self._kept_of(claim, outcome)
         if line.mark is not None:
             self._tell_skipped(parcel, line.mark, grant.epoch)
-        self._agenda.put(line, at=again)
+        # The rest of a long count comes in another turn: what has become due meanwhile does not wait for it.
+        rest = parcel.turn + timedelta(seconds=EARLY) if parcel.is_part else None
+        self._agenda.put(line, at=again, earliest=rest)
 
     def _kept_of(self, claim: Claim, outcome: Outcome) -> list[tuple[str, str]]:
         """The outbox record that this node has to publish now."""

@@ -6,11 +6,11 @@ import hashlib
 import heapq
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery.schedules import crontab
 
@@ -21,20 +21,30 @@ from celery_singlebeat.moments import whole
 from celery_singlebeat.policy.entries import EntryRules
 from celery_singlebeat.policy.jitter import delay
 from celery_singlebeat.policy.pauses import Pause
-from celery_singlebeat.policy.slots import Misfire
 from celery_singlebeat.store.ports import Enrolment, Memory
 
 logger = logging.getLogger(__name__)
 
-#: How many due slots of one entry get their verdict one by one, how many more if so many are to be caught up,
-#: and how many older ones are counted.
-MOST_DUE, MOST_CAUGHT_UP, MOST_COUNTED = 1000, 10_000, 20_000
+#: How many due slots of one entry get their verdict one by one, beside those that may be caught up; and how
+#: many older ones are counted in one turn.
+MOST_DUE, MOST_COUNTED = 1000, 4000
 #: How far a stored mark may lie ahead: clocks may be wrong by hours, and no slot is claimed in advance.
 PLAUSIBLE = timedelta(days=1)
 #: After so many lines a long loop says that it goes on.
 PULSE_EVERY = 1000
 #: Seconds until a line whose timetable failed is asked again.
 ASK_AGAIN = 30.0
+
+
+class Due(NamedTuple):
+    """Slots of one entry that wait for a verdict, oldest first, and how many older ones wait with them.
+
+    A part: there are more after these, and the verdict of the first is that of the older ones.
+    """
+
+    slots: Sequence[datetime]
+    older: int = 0
+    is_part: bool = False
 
 
 @dataclass(slots=True)
@@ -104,36 +114,31 @@ class Line:
         following = self.timetable.after(slot, anchor=self.anchor or slot)
         return delay(self.name, slot, jitter=self.rules.jitter, following=following)
 
-    def due(self, now: datetime, *, own: datetime | None = None) -> tuple[list[datetime], int]:
-        """The newest slots up to `now`, oldest first: `MOST_DUE`, and those that may be caught up; and how
-        many older ones there are.
+    def due(self, now: datetime, *, own: datetime | None = None) -> Due:
+        """The slots up to `now` that have no verdict. `own` is what this machine's clock shows, if that is
+        another time.
 
-        After a very long stop the older ones, except of an interval, are counted up to `MOST_COUNTED`
-        only, so that catching up takes no longer than a moment. `own` is what this machine's clock shows,
-        if that is another time.
+        After a very long stop it is a part of them, so that no other entry has to wait for their count.
         """
         if isinstance(self.timetable, Live):
-            return self._live(self.timetable, now, own or now), 0
-        missed = self.rules.missed
-        keep = MOST_DUE + (min(missed.limit, MOST_CAUGHT_UP) if missed.misfire is Misfire.ALL else 0)
+            return Due(self._live(self.timetable, now, own or now))
+        keep = MOST_DUE + self.rules.missed.most_caught_up
         slots: deque[datetime] = deque(maxlen=keep)
-        seen = 0
-        slot, anchor = self.next, self.anchor or now
+        slot, leapt, anchor = self.next, 0, self.anchor or now
         if isinstance(self.timetable, (Interval, Window)) and slot is not None:
-            slot, seen = self.timetable.leap(slot, now, keep=keep, anchor=anchor)
-        leapt = seen > 0
+            slot, leapt = self.timetable.leap(slot, now, keep=keep, anchor=anchor)
+        older = leapt
         while slot is not None and slot <= now:
+            older += len(slots) == keep
             slots.append(slot)
-            seen += 1
-            if seen == keep + MOST_COUNTED and not leapt:
-                slot = max(slot, now - (slots[-1] - slots[0]))
+            if older - leapt == MOST_COUNTED:
+                return Due(list(slots), older, is_part=True)
             slot = self.timetable.after(slot, anchor=anchor)
-        older = seen - len(slots)
-        if slots and seen < keep:
+        if slots and not older:
             self._ahead = (slots[-1], slot)
         if slots and slots[-1] + self.delay(slots[-1]) > now:
             slots.pop()
-        return list(slots), older
+        return Due(list(slots), older)
 
     def _live(self, live: Live, now: datetime, own: datetime) -> list[datetime]:
         slot = whole(now)
@@ -282,8 +287,8 @@ class Agenda:
         """
         return {line.name: Enrolment(line.anchor or now, line.rule, line.runs, line.mark) for line in lines}
 
-    def put(self, line: Line, *, at: datetime | None = None) -> None:
-        """Put a line where its next slot is, or where it is to be looked at again."""
+    def put(self, line: Line, *, at: datetime | None = None, earliest: datetime | None = None) -> None:
+        """Put a line where its next slot is, not before `earliest`; or where it is to be looked at again."""
         if at is None:
             try:
                 at = line.plan()
@@ -298,6 +303,7 @@ class Agenda:
                     return
                 if line.name in self.parked:
                     del self.parked[line.name]
+                at = max(at, earliest or at)
         if line.rules.enabled:
             if line.opens is not None and line.opens < at:
                 self._put_off[line.name] = line

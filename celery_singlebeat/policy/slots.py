@@ -21,6 +21,8 @@ from typing import TypeAlias
 
 from celery_singlebeat.moments import iso
 
+#: How many missed slots of one entry are caught up in any case at most.
+MOST_CAUGHT_UP = 10_000
 _NAMESPACE = uuid.UUID("6f0a3f0e-5d8e-5c36-9f0b-7c1c5a3f6f5e")
 
 
@@ -46,6 +48,11 @@ class MissedRules:
     deadline: float | None = None
     limit: int = 100
     failover: float = 20.0
+
+    @property
+    def most_caught_up(self) -> int:
+        """How many missed slots are dispatched at most, beside the newest one of `LATEST`."""
+        return min(self.limit, MOST_CAUGHT_UP) if self.misfire is Misfire.ALL else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +92,7 @@ def judge(
     verdicts: list[Verdict] = []
     latenesses = {slot: (now - slot - delay(slot)).total_seconds() for slot in due}
     late = [slot for slot in due if latenesses[slot] > rules.failover]
-    caught_up = set(late[-rules.limit :]) if rules.limit else set()
+    caught_up = set(late[-rules.most_caught_up :]) if rules.most_caught_up else set()
     for slot in due:
         lateness = latenesses[slot]
         if rules.grace is not None and lateness > rules.grace:

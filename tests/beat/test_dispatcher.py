@@ -12,7 +12,7 @@ from kombu.exceptions import OperationalError
 from celery_singlebeat.beat.dispatcher import BATCH_LINES, Dispatcher
 from celery_singlebeat.beat.dynamic import Dynamic
 from celery_singlebeat.beat.elector import Elector, Timing
-from celery_singlebeat.beat.lines import Agenda, make_line
+from celery_singlebeat.beat.lines import MOST_COUNTED, Agenda, make_line
 from celery_singlebeat.beat.watch import MOST_WATCHED, Watch
 from celery_singlebeat.errors import Deposed, NotLeader, StoreUnavailable
 from celery_singlebeat.events import EntryParked, SlotDispatched, SlotRefused, SlotSkipped
@@ -400,18 +400,33 @@ def test_a_very_long_stop_is_caught_up_at_once_and_counted(beat, clock, store, p
     assert counters["dispatched"] + counters["missed"] == 400 * 24 * 3600 // period
 
 
-def test_a_crontab_that_was_away_for_years_is_caught_up_in_a_moment(beat, clock, store):
-    cron = crontab()
-    beat.schedule(report=cron)
+def test_each_slot_of_a_long_stop_is_counted_while_other_entries_run_on_time(beat, clock, store):  # S1
+    entries, month = {"report": crontab(), "pulse": every(1)}, timedelta(days=30)
+    beat.schedule(**entries)
     beat.lead()
+    began = clock.now()
     beat.elector.close()
-    clock.advance(3 * 365 * 24 * 3600)
+    clock.advance(month.total_seconds())
     after = Beat("b", clock, store)
-    after.schedule(report=cron)
+    after.schedule(**entries)
     after.step()
+    turns = 0
+    while "report" not in dict(after.slots()):
+        clock.advance(turns and 1)
+        after.lead()
+        turns += 1
+        assert ("pulse", clock.now()) in after.slots()
+    assert turns > month // timedelta(minutes=1) // MOST_COUNTED / 2
+    counters, due = store.overview().counters, clock.now() - began
+    assert counters["dispatched"] + counters["missed"] == due // timedelta(seconds=1) + due // timedelta(
+        minutes=1
+    )
+    clock.advance(60)
     after.lead()
-    assert after.slots() == [("report", clock.now())]
-    assert store.overview().counters["missed"] > 20_000
+    assert [slot for name, slot in after.slots() if name == "report"] == [
+        began + month,
+        began + month + timedelta(minutes=1),
+    ]
 
 
 def test_more_lines_than_a_batch_holds_all_go_out(beat, clock, store):  # B7
