@@ -612,13 +612,6 @@ MUTANTS = (
         (f"{ROWS}::test_a_late_writer_turns_no_history_back",),
     ),
     Mutant(
-        "django mark",
-        "what ran is sent again because its history was never written",
-        "celery_singlebeat/django/rows.py",
-        replaced("    is_due = ScheduleEntry.is_due\n", ""),
-        (f"{ROWS}::test_a_run_whose_history_was_never_written_is_not_repeated",),
-    ),
-    Mutant(
         "once",
         "what runs once runs again under the next leader",
         "celery_singlebeat/beat/windows.py",
