@@ -115,6 +115,7 @@ def test_where_a_removed_entry_stood_is_kept_for_a_release_back_and_not_for_ever
     assert [len(moments) for moments in back.values()] == [1]
 
 
+@pytest.mark.slow
 def test_an_entry_that_comes_back_now_and_then_is_never_forgotten(fleet, clock):
     yearly = {"yearly": crontab(0, 0, day_of_month=1, month_of_year=1)}
     for _ in range(5):

@@ -130,6 +130,7 @@ class Two:
         return [event for node in self.nodes.values() for event in node.told if isinstance(event, kind)]
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     missed=RULES,
