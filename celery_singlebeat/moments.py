@@ -16,7 +16,8 @@ from typing import NewType
 Monotonic = NewType("Monotonic", float)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_MILLISECOND = timedelta(milliseconds=1)
+#: How finely slots are told apart.
+MILLISECOND = timedelta(milliseconds=1)
 _FIRST_YEAR, _LAST_YEAR = 1900, 9998
 
 
@@ -27,7 +28,7 @@ def later(moment: Monotonic, seconds: float) -> Monotonic:
 
 def millis(moment: datetime) -> int:
     """Whole milliseconds since 1970 of an aware datetime, rounded down."""
-    return (moment - _EPOCH) // _MILLISECOND
+    return (moment - _EPOCH) // MILLISECOND
 
 
 def from_millis(value: int) -> datetime:
@@ -46,7 +47,7 @@ def whole(moment: datetime) -> datetime:
 def next_whole(moment: datetime) -> datetime:
     """The moment in UTC, rounded up to a whole millisecond."""
     found = whole(moment)
-    return found if found >= moment else found + _MILLISECOND
+    return found if found >= moment else found + MILLISECOND
 
 
 def reachable(moment: datetime) -> datetime:

@@ -7,14 +7,14 @@ import heapq
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import islice
 from typing import Any
 
 from celery_singlebeat.beat.lines import Line
 from celery_singlebeat.beat.timetables import Interval, Live
 from celery_singlebeat.errors import EntryError, EntryNotFound
-from celery_singlebeat.moments import iso
+from celery_singlebeat.moments import MILLISECOND, iso
 from celery_singlebeat.store.ports import Memory
 
 Shown = dict[str, Any]
@@ -54,7 +54,7 @@ class Outline:
         anchor = self._anchor(line) or start
         if isinstance(line.timetable, Interval):
             anchor = line.timetable.earlier(anchor, start)
-        slot = line.timetable.after(start - timedelta(milliseconds=1), anchor=anchor)
+        slot = line.timetable.after(start - MILLISECOND, anchor=anchor)
         while slot is not None and slot < end:
             if slot >= start:
                 yield slot

@@ -27,7 +27,7 @@ from celery_singlebeat.beat.outlines import Outline, Shown
 from celery_singlebeat.beat.redbeat import BUILT_IN, take
 from celery_singlebeat.beat.scheduler import SingleBeatScheduler
 from celery_singlebeat.errors import EntryError, EntryNotFound
-from celery_singlebeat.moments import iso, reachable, whole
+from celery_singlebeat.moments import from_millis, iso, reachable, whole
 from celery_singlebeat.schedules import clocked
 from celery_singlebeat.store.ports import BeatStore
 from celery_singlebeat.store.schedule_ports import Record
@@ -78,8 +78,10 @@ class Schedule:
         scheduler = self._scheduler()
         static = _names(scheduler)
         written = {name: self._written(name, fields, scheduler, static) for name, fields in entries.items()}
+        # A time that is to come by this clock is not lost if that of Redis is ahead: it counts from ever.
+        once = [name for name, fields in entries.items() if isinstance(fields["schedule"], clocked)]
         with self._store() as store:
-            return store.schedule.put(written)
+            return store.schedule.put(written, dict.fromkeys(once, from_millis(0)))
 
     def import_redbeat(self, *, dry_run: bool = False) -> Entries:
         """Take over the entries that celery-redbeat keeps in Redis, and when each ran last; write nothing

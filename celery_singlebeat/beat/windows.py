@@ -9,17 +9,14 @@ W3  An entry whose class decides itself when it is due is asked at the present m
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from celery.beat import ScheduleEntry
 
 from celery_singlebeat.beat.timetables import Interval, Live, Timetable, timetable
-from celery_singlebeat.moments import iso, whole
+from celery_singlebeat.moments import MILLISECOND, iso, whole
 from celery_singlebeat.policy.entries import EntryRules
-
-#: Slots are whole milliseconds.
-_TICK = timedelta(milliseconds=1)
 
 
 class Window:
@@ -47,7 +44,7 @@ class Window:
         if isinstance(self._inner, Interval):
             return start if moment < start else self._inner.after(moment, anchor=start)
         if moment < start:
-            moment = anchor = start - _TICK
+            moment = anchor = start - MILLISECOND
         return self._inner.after(moment, anchor=anchor)
 
     def leap(self, slot: datetime, now: datetime, *, keep: int, anchor: datetime) -> tuple[datetime, int]:
@@ -73,7 +70,7 @@ class Clocked:
         self._at = whole(at)
 
     def after(self, moment: datetime, *, anchor: datetime) -> datetime | None:
-        slot = max(self._at, anchor + _TICK)
+        slot = max(self._at, anchor + MILLISECOND)
         return slot if slot > moment else None
 
     def rule(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import click
@@ -11,6 +11,7 @@ from celery_singlebeat.cli.answers import NO, UNREACHABLE, Failure, app_of, app_
 from celery_singlebeat.cli.arguments import moment
 from celery_singlebeat.cli.render import ask, json_option, say, show_json, show_table, yes_option
 from celery_singlebeat.cli.schedule_add import add
+from celery_singlebeat.moments import MILLISECOND
 
 #: How many slots `next` names if it is not told, and at most.
 _COMING, _MOST = 10, 10_000
@@ -140,7 +141,7 @@ def backfill(
     try:
         found.backfill(name, start, end, rate=rate, tell=out.append)
     except KeyboardInterrupt:
-        rest = (out[-1] + timedelta(milliseconds=1) if out else start).isoformat()
+        rest = (out[-1] + MILLISECOND if out else start).isoformat()
         text = f"interrupted after {_number(out)} of {len(slots)}; for the others give --from {rest}"
         raise Failure(NO, text) from None
     say(f"{_number(out)} of {name} dispatched")

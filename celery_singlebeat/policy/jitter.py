@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from datetime import datetime, timedelta
 
-from celery_singlebeat.moments import iso
+from celery_singlebeat.moments import MILLISECOND, iso
 
 _STEPS = 2**64
 
@@ -18,6 +18,6 @@ def delay(entry: str, slot: datetime, *, jitter: float, following: datetime | No
     """The delay of a slot, in whole milliseconds. `jitter` in seconds; `following`: the next slot, if any."""
     longest = round(jitter * 1000)
     if following is not None:
-        longest = min(longest, (following - slot) // timedelta(milliseconds=1))
+        longest = min(longest, (following - slot) // MILLISECOND)
     digest = hashlib.sha256(f"{entry}\n{iso(slot)}".encode()).digest()
     return timedelta(milliseconds=longest * int.from_bytes(digest[:8], "big") // _STEPS)

@@ -15,6 +15,7 @@ from celery_singlebeat import EntryError, EntryNotFound, Schedule, SingleBeatSch
 from celery_singlebeat.beat import dynamic, records
 from celery_singlebeat.policy.jitter import delay
 from celery_singlebeat.schedules import clocked
+from celery_singlebeat.testing import FakeClock
 from celery_singlebeat.testing.processes import wait_until
 
 pytestmark = pytest.mark.redis
@@ -179,6 +180,20 @@ def test_a_clocked_entry_runs_once(bench):
     bench.turn_for(0.2)
     assert bench.schedule.list()
     assert len(bench.slots("once")) == 1
+
+
+def test_a_time_to_come_is_not_lost_when_the_clock_of_redis_is_ahead(bench, monkeypatch):
+    bench.start()
+    behind = FakeClock(datetime.now(timezone.utc) - timedelta(seconds=5))
+    at = clocked(behind.now() + timedelta(seconds=2))
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.schedule._wiring, "clock", behind)
+        assert bench.schedule.add("once", "work", at) == "added"
+        assert bench.schedule.add("once", "work", at) == "same"
+        assert bench.schedule.add("once", "work", at, args=[1]) == "changed"
+    bench.turn_until(lambda: bench.slots("once"))
+    bench.turn_for(0.2)
+    assert bench.slots("once") == [at.at]
 
 
 def test_a_standby_has_the_dynamic_entries_when_it_takes_over(bench):
