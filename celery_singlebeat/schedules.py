@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from celery.schedules import BaseSchedule, schedstate
+from dateutil.parser import isoparse
 from dateutil.rrule import DAILY, HOURLY, MINUTELY, SECONDLY, WEEKLY, YEARLY, rrulestr
 
 from celery_singlebeat.moments import iso, reachable, whole
@@ -91,7 +92,7 @@ class rrule(_Foreseen):  # noqa: N801 - named as Celery's own schedules are
     `start` is its DTSTART: a wall time of `zone` (an IANA name, UTC if not given), or an instant. Slots are
     wall times of the zone: one that does not exist comes at the change of the clock, one that exists twice
     comes the first time. A rule that repeats each hour or more often counts real time, and its BYHOUR is in
-    UTC.
+    UTC. An UNTIL that ends in Z is in UTC, and any other a wall time of the zone.
 
     COUNT is 10,000 at most. Raises `ValueError` for a rule that cannot be read, or names no day of any year.
     """
@@ -113,21 +114,28 @@ class rrule(_Foreseen):  # noqa: N801 - named as Celery's own schedules are
         self.start = wall_time(start, self.zone) if start.tzinfo is not None else start
         if ":" in self.rule or len(self.rule.split()) > 1:
             raise ValueError(f"rrule {rule!r}: give the rule alone, and DTSTART as start=...")
-        self._rule = self._read(self.start)
+        self._rule = self._read(self.start, self.zone)
         self._check()
         self._step = _STEPS.get(self._rule._freq)  # noqa: SLF001 - it has no other name
         self._in_real_time = self._step is not None and self._step < timedelta(days=1)
         if self._in_real_time:
-            self._rule = self._read(first_instant(self.start, self.zone).replace(tzinfo=None))
+            start_utc = first_instant(self.start, self.zone).replace(tzinfo=None)
+            self._rule = self._read(start_utc, timezone.utc)
         super().__init__(nowfun=nowfun, app=app)
 
-    def _read(self, start: datetime) -> Any:
+    def _read(self, start: datetime, zone: tzinfo) -> Any:
+        """The rule from a naive `start`; its slots are wall times of `zone`, and so has its UNTIL to be."""
+
         def local(until: re.Match[str]) -> str:
-            moment = datetime.strptime(until[1], "%Y%m%dT%H%M%S").replace(tzinfo=timezone.utc)
-            return f"UNTIL={wall_time(moment, self.zone):%Y%m%dT%H%M%S}"
+            moment = isoparse(until[1].upper())
+            if moment.tzinfo is not None:
+                moment = wall_time(moment, zone)
+            elif zone is not self.zone:
+                moment = wall_time(first_instant(moment, self.zone), zone)
+            return f"UNTIL={moment:%Y%m%dT%H%M%S}"
 
         try:
-            text = re.sub(r"UNTIL=(\d{8}T\d{6})Z", local, self.rule)
+            text = re.sub(r"UNTIL=(\w+)", local, self.rule, flags=re.IGNORECASE)
             return rrulestr(text, dtstart=start, ignoretz=True, cache="COUNT=" in text.upper())
         except Exception as error:  # whatever dateutil makes of it
             raise ValueError(f"rrule {self.rule!r} cannot be read: {error}") from None

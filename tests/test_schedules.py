@@ -117,6 +117,23 @@ def test_a_rule_ends_with_its_count_or_its_until():
     assert wall(slots(until, START, 9)[-1], "Europe/Berlin") == "03 00:30"
 
 
+@pytest.mark.parametrize("frequency", ["DAILY", "HOURLY", "SECONDLY;INTERVAL=3600"])
+@pytest.mark.parametrize(
+    ("until", "day"),
+    [("20260102T140000Z", 2), ("20260102T090000", 2), ("20260103", 2), ("20260102t135959z", 1)],
+)
+def test_an_until_is_an_instant_in_utc_or_a_wall_time_of_the_zone_however_often_the_rule_repeats(
+    frequency, until, day
+):
+    hour = 9 if frequency == "DAILY" else 14  # of the zone, and in UTC
+    key = "until" if until.endswith("z") else "UNTIL"
+    text = f"FREQ={frequency};BYHOUR={hour};{key}={until}"
+    rule = rrule(text, datetime(2026, 1, 1, 9), "America/New_York")
+    assert slots(rule, datetime(2026, 1, 1, tzinfo=timezone.utc), 9)[-1] == datetime(
+        2026, 1, day, 14, tzinfo=timezone.utc
+    )
+
+
 @pytest.mark.parametrize(
     ("rule", "zone", "words"),
     [

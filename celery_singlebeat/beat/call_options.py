@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from kombu import serialization
-from kombu.compression import encoders
+from kombu.compression import get_encoder
 
 from celery_singlebeat.errors import EntryError
 
@@ -37,28 +37,37 @@ def _is_moment(value: object) -> bool:
         return False
 
 
+def _is_compression(value: object) -> bool:
+    try:
+        return isinstance(value, str) and bool(get_encoder(value))
+    except KeyError:
+        return False
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def _is_signature(value: object) -> bool:
     return isinstance(value, Mapping) and _is_text(value.get("task"))
 
 
 _BOOL: tuple[Check, str] = (lambda value: isinstance(value, bool), "true or false")
 _TEXT: tuple[Check, str] = (_is_text, "text")
+_ANY_TEXT: tuple[Check, str] = (lambda value: isinstance(value, str), "text")
 _NUMBER: tuple[Check, str] = (_is_number, "a number of seconds")
 _MOMENT: tuple[Check, str] = (_is_moment, "a moment such as 2026-03-02T12:00:00+00:00")
 _DICT: tuple[Check, str] = (lambda value: isinstance(value, Mapping), "an object")
-_WHOLE: tuple[Check, str] = (
-    lambda value: isinstance(value, int) and not isinstance(value, bool),
-    "a whole number",
-)
+_WHOLE: tuple[Check, str] = (_is_whole, "a whole number")
 _CALLS: tuple[Check, str] = (
     lambda value: all(map(_is_signature, value if isinstance(value, (list, tuple)) else [value])),
     "a signature such as {'task': 'proj.work'}, or a list of them",
 )
 _KNOWN: Mapping[str, tuple[Check, str]] = {
     "queue": _TEXT,
-    "exchange": _TEXT,
+    "exchange": _ANY_TEXT,  # "" is the default exchange of AMQP
     "exchange_type": _TEXT,
-    "routing_key": _TEXT,
+    "routing_key": _ANY_TEXT,  # and some exchanges need none
     "task_id": _TEXT,
     "reply_to": _TEXT,
     "shadow": _TEXT,
@@ -68,12 +77,12 @@ _KNOWN: Mapping[str, tuple[Check, str]] = {
         lambda value: _is_text(value) and value in _SERIALIZERS,
         "the name of a serializer, such as 'json'",
     ),
-    "compression": (
-        lambda value: _is_text(value) and value in encoders(),
-        f"one of {', '.join(sorted(encoders()))}",
-    ),
+    "compression": (_is_compression, "the name of a compression, such as 'gzip'"),
     "priority": _WHOLE,
-    "delivery_mode": _WHOLE,
+    "delivery_mode": (
+        lambda value: _is_whole(value) or value in ("transient", "persistent"),
+        "'transient', 'persistent' or their numbers",
+    ),
     "replaced_task_nesting": _WHOLE,
     "countdown": _NUMBER,
     "eta": _MOMENT,
@@ -94,8 +103,8 @@ _KNOWN: Mapping[str, tuple[Check, str]] = {
 }
 #: What beat and `apply_async` fill in themselves.
 _NOT_GIVEN = frozenset(
-    {"args", "kwargs", "name", "body", "producer", "publisher", "connection", "router", "route_name"}
-    | {"declare", "app", "self", "advance", "entry", "task_type", "result_cls", "stamped_headers"}
+    {"args", "kwargs", "name", "body", "producer", "publisher", "connection", "router", "declare"}
+    | {"app", "self", "advance", "entry", "task_type", "result_cls"}
 )
 
 

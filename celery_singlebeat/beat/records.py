@@ -56,7 +56,7 @@ def write(name: str, fields: Mapping[str, Any]) -> tuple[str, str]:
     check_options(name, record["options"])
     for key, value in ours.items():
         if not _is_plain(value):
-            raise EntryError(name, f"{key}={value!r} cannot be kept as JSON")
+            raise EntryError(name, f"{key}={value!r} cannot be kept as JSON; give text or a number")
     # What its slots follow from: under another rule the entry starts from now.
     rule = json.dumps([asked, ours.get("timezone"), ours.get("enabled", True)], sort_keys=True)
     return hashlib.sha256(rule.encode()).hexdigest()[:16], json.dumps(record, sort_keys=True)
@@ -133,6 +133,10 @@ def _schedule_json(name: str, asked: Any) -> dict[str, Any]:
         every = {"every": asked.run_every / timedelta(seconds=1)}
         return {**every, "relative": True} if asked.relative else every
     if kind is crontab:
+        if asked.nowfun is not None:
+            raise EntryError(
+                name, "its crontab has a nowfun, which cannot be stored; give its zone as timezone"
+            )
         return {"cron": {field: _cron_text(getattr(asked, f"_orig_{field}")) for field in _CRON}}
     if kind is solar:
         return {"solar": asked.event, "lat": asked.lat, "lon": asked.lon}

@@ -78,6 +78,8 @@ class Own(BaseSchedule):
     ("fields", "words"),
     [
         ({"schedule": Own()}, "which cannot be stored"),
+        ({"schedule": crontab(nowfun=lambda: AT)}, "a nowfun, which cannot be stored"),
+        ({"timezone": timezone.utc}, "give text or a number"),
         ({"args": [object()]}, "its args cannot"),
         ({"kwargs": {"a": float("nan")}}, "its kwargs cannot"),
         ({"options": {"eta": AT}}, "its options cannot"),
@@ -102,6 +104,8 @@ class Own(BaseSchedule):
         ({"options": {"queue": 5}}, "queue=5; give text"),
         ({"options": {"serializer": "nonsense"}}, "the name of a serializer"),
         ({"options": {"compression": "x"}}, "gzip"),
+        ({"options": {"queue": ""}}, "queue=''; give text"),
+        ({"options": {"delivery_mode": "slow"}}, "'persistent' or their numbers"),
         ({"options": {"priority": "high"}}, "a whole number"),
         ({"options": {"priority": True}}, "a whole number"),
         ({"options": {"expires": "soon"}}, "a number of seconds, or a moment"),
@@ -124,7 +128,18 @@ def test_what_cannot_be_kept_is_refused_in_one_line(fields, words):
     assert "hidden" not in str(caught.value)
 
 
-def test_every_option_from_which_a_message_can_be_made_is_kept():
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"compression": "gzip", "delivery_mode": "transient"},
+        {"compression": "application/x-bz2", "delivery_mode": 1},
+        {"exchange": "", "routing_key": "q", "queue": None},
+        {"exchange": "fan", "routing_key": "", "queue": None},
+        {"stamped_headers": ["of"], "of": "me", "route_name": "other"},
+    ],
+    ids=str,
+)
+def test_every_option_from_which_a_message_can_be_made_is_kept(more):
     call = {"task": "next", "args": [], "kwargs": {}, "options": {}}
     options = {
         "queue": "q",
@@ -139,6 +154,7 @@ def test_every_option_from_which_a_message_can_be_made_is_kept():
         "retry": False,
         "MessageGroupId": "of a transport",
         "shadow": None,
+        **more,
     }
     _, text = records.write("e", {"task": "t", "schedule": 1, "options": options})
     assert records.read("e", text)["options"] == options
