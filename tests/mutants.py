@@ -67,6 +67,7 @@ DYNAMIC, RECORDS = "tests/beat/test_schedule.py", "tests/beat/test_records.py"
 STEPS, CHANGES = "tests/beat/test_clock_steps.py", "tests/beat/test_timetables.py"
 TIMETABLES = "celery_singlebeat/beat/timetables.py"
 LETTERS, WAITING = "tests/store/test_letter_contract.py", "tests/store/test_waiting_contract.py"
+RELEASES = "tests/beat/test_releases.py"
 REDLOCK, POSTGRES = "celery_singlebeat/store/redlock.py", "celery_singlebeat/store/postgres_locks.py"
 VOTES, SESSIONS = "tests/store/test_redlock.py", "tests/store/test_postgres_locks.py"
 ROWS, OTHERS = "tests/django/test_clerk.py", "tests/beat/test_other_schedulers.py"
@@ -140,7 +141,7 @@ MUTANTS = (
         "limit",
         "more slots are caught up than the limit says",
         VERDICT,
-        replaced("late[-rules.limit :]", "late"),
+        replaced("late[-rules.most_caught_up :]", "late"),
         (f"{JUDGED}::test_all_catches_up_the_newest_up_to_its_limit",),
     ),
     Mutant(
@@ -189,8 +190,15 @@ MUTANTS = (
         "tombstone",
         "a release that is rolled back does not find where its entries stood",
         "celery_singlebeat/policy/tombstones.py",
-        replaced(" and now - gone[name] > KEPT", ""),
+        replaced(" and now - max(gone[name], marks.get(name, gone[name])) > KEPT", ""),
         ("tests/policy/test_tombstones.py",),
+    ),
+    Mutant(
+        "tombstone of one that was back",
+        "an entry that left a day ago begins anew, since it had left before",
+        "celery_singlebeat/policy/tombstones.py",
+        replaced("max(gone[name], marks.get(name, gone[name]))", "gone[name]"),
+        ("tests/policy/test_tombstones.py", f"{RELEASES}::test_an_entry_that_was_back_for_a_while_is_kept"),
     ),
     Mutant(
         "damaged state",
@@ -207,10 +215,27 @@ MUTANTS = (
         (f"{SLOTS}::test_marks_that_were_evicted_begin_now_and_marks_that_were_never_written_do_not",),
     ),
     Mutant(
+        "last mark",
+        "what was tidied to the last mark counts as lost, and a slot that is due at a failover is too",
+        f"{LUA}/slots_tidy.lua",
+        replaced("      and not is_last_mark(entry) then", "      then"),
+        (f"{SLOTS}::test_the_last_mark_stays_since_no_marks_at_all_are_marks_that_were_lost",),
+    ),
+    Mutant(
+        "damaged mark",
+        "the only mark is damaged, and counts as lost after it was cleared",
+        f"{LUA}/slots_enroll.lua",
+        replaced(
+            "redis.call('HSET', KEYS[3], entry, first ~= '' and first or string.match(value, '^%d+'))",
+            "redis.call('HDEL', KEYS[3], entry)",
+        ),
+        (f"{SLOTS}::test_a_damaged_mark_begins_at_the_anchor_and_not_with_the_next_leader",),
+    ),
+    Mutant(
         "paused",
         "slots of a paused entry go out",
         "celery_singlebeat/beat/dispatcher.py",
-        replaced("if pause is not None and pause.covers(slot)]", "if False]"),
+        replaced("if pause is not None and pause.covers(slot)}", "if False}"),
         (f"{DYNAMIC}::test_a_paused_entry_stays_paused_through_restart_and_its_slots_are_skipped",),
     ),
     Mutant(

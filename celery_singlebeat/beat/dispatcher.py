@@ -166,7 +166,8 @@ class Dispatcher:
         """What is kept of entries that nobody has any more is not kept for ever."""
         known = {*memory.marks, *memory.runs, *memory.entries, *memory.unreadable}
         present = {*self._agenda.parked, *(line.name for line in self._agenda)}
-        found = absences(known, present, memory.gone, now=self._elector.due_now())
+        now = self._elector.due_now()
+        found = absences(known, present, memory.gone, marks=memory.marks, now=now)
         if found:
             self._store.tidy(grant, found, keep=KEPT.total_seconds())
 

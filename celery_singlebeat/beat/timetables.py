@@ -257,18 +257,22 @@ class Live:
 
 @contextmanager
 def _held(asked: Any, now: datetime, own: datetime) -> Iterator[None]:
-    """Let the clock of a schedule show `now` meanwhile, if it shows the time of this machine."""
+    """Let the clock of a schedule show `now` meanwhile, if it shows the time of this machine.
+
+    The schedule is the user's: it may allow no attribute to be set, or have no place for one.
+    """
     shown: datetime = asked.now()
     zone = shown.tzinfo or timezone.utc  # Celery takes a naive time for one in UTC
-    if "now" in vars(asked) or abs(shown.replace(tzinfo=zone) - own) > _SAME_CLOCK:
+    attributes = getattr(asked, "__dict__", {})
+    if "now" in attributes or abs(shown.replace(tzinfo=zone) - own) > _SAME_CLOCK:
         yield
         return
     held = now.astimezone(zone).replace(tzinfo=shown.tzinfo)
-    asked.now = lambda: held
+    attributes["now"] = lambda: held
     try:
         yield
     finally:
-        del asked.now
+        del attributes["now"]
 
 
 def _kind_name(kind: type) -> str:

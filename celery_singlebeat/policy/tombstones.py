@@ -28,14 +28,25 @@ class Absences:
 
 
 def absences(
-    known: AbstractSet[str], present: Collection[str], gone: Mapping[str, datetime], *, now: datetime
+    known: AbstractSet[str],
+    present: Collection[str],
+    gone: Mapping[str, datetime],
+    *,
+    marks: Mapping[str, datetime],
+    now: datetime,
 ) -> Absences:
     """What has changed. `known`: entries of which anything is kept; `present`: those of the schedule; `gone`:
-    since when the others are away, as far as that was noted.
+    since when the others are away, as far as that was noted; `marks`: the newest slots with a verdict.
+
+    An entry may have come back and gone again since its note, which only its mark tells then.
     """
     absent = known - set(present)
+
+    def is_over(name: str) -> bool:
+        return name in gone and now - max(gone[name], marks.get(name, gone[name])) > KEPT
+
     return Absences(
         gone=tuple(sorted(name for name in absent if name not in gone)),
         back=tuple(sorted(name for name in gone if name not in absent)),
-        over=tuple(sorted(name for name in absent if name in gone and now - gone[name] > KEPT)),
+        over=tuple(sorted(filter(is_over, absent))),
     )

@@ -51,7 +51,7 @@ class Keys:
 
     @property
     def gone(self) -> str:
-        """Hash entry -> since when no leader has it in its schedule; 90 days later nothing is kept of it."""
+        """Hash entry -> since when no leader has it in its schedule; 90 days later it is forgotten."""
         return self._key("gone")
 
     @property

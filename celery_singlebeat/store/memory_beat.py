@@ -174,7 +174,7 @@ class MemoryBeatStore:
                 {name: mark for name, mark in kept.marks.items() if name in names},
                 {name: runs for name, runs in kept.runs.items() if name in names},
                 {name: enrolment for name, enrolment in kept.entries.items() if name in names},
-                dict(kept.gone),
+                {name: since for name, since in kept.gone.items() if entries is None or name in names},
             )
 
     def enroll(self, grant: Grant, entries: Mapping[str, Enrolment]) -> None:
@@ -186,8 +186,8 @@ class MemoryBeatStore:
                     self._kept.runs.setdefault(entry, enrolment.runs)
                 mark = self._kept.marks.get(entry)
                 if mark is not None and mark > self._now() + timedelta(days=1):
-                    del self._kept.marks[entry]
-                if enrolment.mark is not None:
+                    self._kept.marks[entry] = whole(enrolment.mark or enrolment.anchor)
+                elif enrolment.mark is not None:
                     self._kept.marks.setdefault(entry, whole(enrolment.mark))
 
     def tidy(self, grant: Grant, absences: Absences, *, keep: float) -> None:
@@ -200,6 +200,8 @@ class MemoryBeatStore:
                 kept.gone.pop(entry, None)
             for entry in absences.over:
                 went = kept.gone.get(entry, now)
+                if list(kept.marks) == [entry]:
+                    continue  # the last one tells that they are not lost
                 if now - went > timedelta(seconds=keep) and entry not in kept.schedule.records:
                     for values in (kept.gone, kept.marks, kept.runs, kept.entries, kept.schedule.running):
                         values.pop(entry, None)

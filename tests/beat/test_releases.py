@@ -125,3 +125,19 @@ def test_an_entry_that_comes_back_now_and_then_is_never_forgotten(fleet, clock):
                 anchor = scheduler._machine._store.remember().entries["yearly"].anchor
             clock.advance(timedelta(days=60).total_seconds())
     assert anchor < SUNDAY + timedelta(minutes=1)
+
+
+def test_an_entry_that_was_back_for_a_while_is_kept(fleet, clock):
+    daily = {"kept": 86_400.0}
+    live(fleet, clock, {**daily, "back": 86_400.0}, timedelta(days=1, minutes=1))
+    with fleet.leader(daily) as scheduler:  # it notes that the other has gone
+        fields = {"name": "back", "task": "back", "schedule": 86_400.0, "app": scheduler.app}
+        line = scheduler._line("back", scheduler.Entry(**fields), scheduler._defaults)
+        scheduler._machine.amend([line], (), {})  # as a row that is made again
+        clock.advance(timedelta(days=100).total_seconds())
+        run(scheduler, clock, clock.now() + timedelta(minutes=1))
+        before = scheduler._machine._store.remember()
+    assert clock.now() - before.gone["back"] > timedelta(days=100)
+    with fleet.leader(daily) as scheduler:
+        after = scheduler._machine._store.remember()
+    assert (after.marks["back"], after.entries["back"]) == (before.marks["back"], before.entries["back"])

@@ -3,6 +3,7 @@
 import functools
 import itertools
 import time
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
@@ -387,6 +388,49 @@ def test_whatever_such_a_schedule_says_to_wait_is_survived(wait):  # T4
     moody = Moody(app_in("UTC"))
     moody.answer = (True, wait)
     assert timetable(moody).is_due(NOON, NOON, NOON)[0]
+
+
+LITTLE = timedelta(milliseconds=5)
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """A schedule that is none of Celery's, and whose attributes cannot be set."""
+
+    shown: datetime
+
+    def now(self):
+        return self.shown
+
+    def is_due(self, last_run_at):
+        return schedstate(self.now() > last_run_at, 7)
+
+
+class SlotsAlone:
+    """One that has no place for an attribute."""
+
+    __slots__ = ()
+
+    def now(self):
+        return NOON + LITTLE
+
+    def is_due(self, last_run_at):
+        return schedstate(self.now() > last_run_at, 7)
+
+
+class Shown(schedule):
+    """One whose clock is a property."""
+
+    now = property(lambda self: lambda: NOON + LITTLE)
+
+    def is_due(self, last_run_at):
+        return schedstate(self.now() > last_run_at, 7)
+
+
+@pytest.mark.parametrize("asked", [Frozen(NOON + LITTLE), SlotsAlone(), Shown(60)])
+def test_a_schedule_whose_attributes_cannot_be_set_is_asked_all_the_same(asked):  # T4
+    due, wait = timetable(asked).is_due(NOON - timedelta(1), NOON, NOON + LITTLE)
+    assert (due, wait) == (True, 7)
 
 
 def test_a_subclass_that_decides_itself_is_live_and_one_that_does_not_is_not():

@@ -183,6 +183,21 @@ def test_what_is_kept_of_an_entry_that_went_long_ago_goes_unless_it_came_back(be
     assert set(memory.marks) == set(memory.runs) == set(memory.entries) == {"back", "dynamic"}
 
 
+def test_the_last_mark_stays_since_no_marks_at_all_are_marks_that_were_lost(bench, emit):  # G1
+    grant, over = bench.lead(), Absences(gone=(), back=(), over=("first", "last"))
+    for name in over.over:
+        assert emit(grant, name, bench.ago(1)) == "sent"
+    bench.store.tidy(grant, Absences(gone=over.over, back=(), over=()), keep=60)
+    bench.wait(0.02)
+    bench.store.tidy(grant, over, keep=0.01)
+    assert set(bench.store.remember().marks) == set(bench.store.remember().gone) == {"last"}
+    bench.store.schedule.put({"new": ("rule", "{}")})
+    assert bench.store.mend(grant) == {}
+    assert emit(grant, "new", bench.ago(0)) == "sent"
+    bench.store.tidy(grant, over, keep=0.01)
+    assert set(bench.store.remember().marks) == {"new"}
+
+
 def test_a_node_reports_until_it_leaves(bench):
     report = NodeReport(node="n", host="h", pid=4, role="standby", tick_age=0.5, entries=3, faulty={"x": "y"})
     seen = bench.store.report(report, keep=60)
@@ -262,13 +277,14 @@ def test_state_that_cannot_be_read_is_named_entry_by_entry(redis_bench):
     assert set(memory.unreadable) == {"word", "far", "torn"}
 
 
-def test_enrolling_an_entry_clears_a_mark_that_cannot_be(redis_bench):  # G8
+def test_enrolling_an_entry_writes_a_mark_anew_that_cannot_be(redis_bench):  # G8
     bench, grant = redis_bench, redis_bench.lead()
-    sound = millis(bench.ago(5))
+    sound, anchor = millis(bench.ago(5)), bench.now()
     damaged = {"word": "yesterday", "far": 10**14, "nan": "nan", "below": "-inf", "bytes": b"\xff"}
     bench.client.hset(bench.keys.marks, mapping={**damaged, "sound": sound})
-    bench.store.enroll(grant, {name: Enrolment(bench.now(), "rule") for name in (*damaged, "sound")})
-    assert bench.client.hgetall(bench.keys.marks) == {"sound": str(sound)}
+    bench.store.enroll(grant, {name: Enrolment(anchor, "rule") for name in (*damaged, "sound")})
+    anew = dict.fromkeys(damaged, str(millis(anchor)))
+    assert bench.client.hgetall(bench.keys.marks) == {**anew, "sound": str(sound)}
 
 
 def test_a_mark_that_no_clock_can_have_made_is_forgotten_and_claims_no_slot(bench, emit):  # G8
@@ -327,6 +343,17 @@ def test_marks_that_were_evicted_begin_now_and_marks_that_were_never_written_do_
     bench.client.delete(keys.marks)
     assert bench.store.mend(grant) == {keys.marks: ""}
     assert bench.store.remember().marks["e"] > slot
+
+
+def test_a_damaged_mark_begins_at_the_anchor_and_not_with_the_next_leader(redis_bench):  # G1 G8
+    bench, keys, grant = redis_bench, redis_bench.keys, redis_bench.lead()
+    bench.store.emit(grant, [Claim("e", bench.ago(1), (Push(queue_of(bench), "m"),))])
+    bench.client.hset(keys.marks, "e", "rubbish")
+    anchor = whole(bench.now())
+    bench.store.enroll(grant, {"e": Enrolment(anchor, "rule")})
+    bench.wait(0.02)
+    assert bench.store.mend(grant) == {}
+    assert bench.store.remember().marks == {"e": anchor}
 
 
 def test_no_answer_is_an_error_not_a_no(redis_bench):  # M2

@@ -63,10 +63,10 @@ if held then
 
   -- Presence: a leader that promised to listen, and whose channel nobody listens on twice in a row.
   local absent, listeners = 0, 0
-  local count = redis.pcall('PUBSUB', 'NUMSUB', ARGV[7], ARGV[6] .. (nonce or ''))
-  if type(count) == 'table' and not count.err then
-    listeners = tonumber(count[2])
-    if described and leader[2] == '1' and nonce and tonumber(count[4]) == 0 then
+  local heard = redis.pcall('PUBSUB', 'NUMSUB', ARGV[7], ARGV[6] .. (nonce or ''))
+  if type(heard) == 'table' and not heard.err then
+    listeners = tonumber(heard[2])
+    if described and leader[2] == '1' and nonce and tonumber(heard[4]) == 0 then
       absent = 1
       if held == ARGV[3] then
         reason = 'crash'
