@@ -76,7 +76,7 @@ class SingleBeatMixin(_Base):
     Raises `SettingsError` when the app's settings cannot work.
     """
 
-    def __new__(cls, *_: Any, **__: Any) -> Self:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Raises `SettingsError` if no scheduler stands behind this class: `__init__` would be another's."""
         schedulers = [kind for kind in cls.__mro__ if _is_behind(kind)]
         if not schedulers or cls.__mro__.index(SingleBeatMixin) > cls.__mro__.index(schedulers[0]):
@@ -85,7 +85,9 @@ class SingleBeatMixin(_Base):
                 f"{cls.__name__}: SingleBeatMixin has to stand in front of a scheduler: "
                 f"class {cls.__name__}(SingleBeatMixin, {behind.__name__})"
             )
-        return super().__new__(cls)
+        make: Any = super().__new__
+        made: Self = make(cls) if make is object.__new__ else make(cls, *args, **kwargs)
+        return made
 
     def __init__(self, app: Any, *args: Any, **kwargs: Any) -> None:
         self._wiring = wire(app)

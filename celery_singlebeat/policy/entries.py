@@ -7,6 +7,7 @@ E1  A bad key or value concerns its entry alone; its message names the entry, th
 from __future__ import annotations
 
 import difflib
+import math
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -139,15 +140,7 @@ def read_rules(name: str, ours: Mapping[str, Any], defaults: MissedRules) -> Ent
         except ValueError:
             raise EntryError(name, f"misfire={ours['misfire']!r}; give 'latest', 'all' or 'skip'") from None
     if "misfire_grace" in ours:
-        grace = (
-            None if ours["misfire_grace"] is None else _number(name, "misfire_grace", ours["misfire_grace"])
-        )
-        if grace == 0:
-            raise EntryError(
-                name,
-                "misfire_grace=0, and no slot is on time to the microsecond; give more, or None for no bound",
-            )
-        missed = replace(missed, grace=grace)
+        missed = replace(missed, grace=_grace(name, ours["misfire_grace"]))
     if "catch_up_limit" in ours:
         missed = replace(missed, limit=int(_number(name, "catch_up_limit", ours["catch_up_limit"])))
     overlap = ours.get("overlap", "allow")
@@ -173,12 +166,26 @@ def read_rules(name: str, ours: Mapping[str, Any], defaults: MissedRules) -> Ent
     )
 
 
-def _number(name: str, key: str, value: object) -> float:
+def _finite(value: object) -> float:
+    """A number as a user may give it, as text too; NaN for anything else."""
     try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        number = -1.0
-    if isinstance(value, bool) or not 0 <= number < float("inf"):
+        number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+    return number if math.isfinite(number) else math.nan
+
+
+def _grace(name: str, value: object) -> float | None:
+    grace = None if value is None else _finite(value)
+    if grace is not None and not grace > 0:
+        remedy = "give seconds above 0, since no slot is on time to the microsecond, or None for no bound"
+        raise EntryError(name, f"misfire_grace={value!r}; {remedy}")
+    return grace
+
+
+def _number(name: str, key: str, value: object) -> float:
+    number = _finite(value)
+    if not number >= 0:
         raise EntryError(name, f"{key}={value!r}; give a number, 0 or larger")
     return number
 

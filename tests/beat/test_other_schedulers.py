@@ -359,3 +359,17 @@ def test_celerys_persistent_scheduler_keeps_its_file_and_nothing_hangs_on_it(lea
     for _ in range(5):
         again.tick()
     assert sent == ["tick"]
+
+
+def test_a_scheduler_that_is_made_from_its_app_is_made_so_behind_the_mixin(lead):
+    class Made(Scheduler):
+        def __new__(cls, app, **_):
+            made = super().__new__(cls)
+            made.made_for = app
+            return made
+
+    class Fenced(SingleBeatMixin, Made):
+        pass
+
+    app = make_app("made")
+    assert lead(Fenced, app).made_for is app

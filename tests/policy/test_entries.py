@@ -58,6 +58,8 @@ def test_what_can_be_a_schedule_passes(schedule):
         ({"misfire": "al"}, "'latest', 'all' or 'skip'"),
         ({"misfire_grace": "soon"}, "misfire_grace='soon'"),
         ({"misfire_grace": 0}, "misfire_grace=0"),
+        ({"misfire_grace": -1}, "give seconds above 0"),
+        ({"jitter": 10**400}, "give a number, 0 or larger"),
         ({"catch_up_limit": -1}, "catch_up_limit=-1"),
         ({"enabled": "yes"}, "True or False"),
         ({"timezone": "Berlin"}, "Europe/Berlin"),
