@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
@@ -27,7 +27,7 @@ from celery_singlebeat.beat.outlines import Outline, Shown
 from celery_singlebeat.beat.redbeat import BUILT_IN, take
 from celery_singlebeat.beat.scheduler import SingleBeatScheduler
 from celery_singlebeat.errors import EntryError, EntryNotFound
-from celery_singlebeat.moments import from_millis, iso, reachable, whole
+from celery_singlebeat.moments import MILLISECOND, iso, reachable, whole
 from celery_singlebeat.schedules import clocked
 from celery_singlebeat.store.ports import BeatStore
 from celery_singlebeat.store.schedule_ports import Record
@@ -35,6 +35,8 @@ from celery_singlebeat.wiring import wire
 
 #: The most slots of one backfill, and its least number of slots in a second.
 MOST_SLOTS, _SLOWEST = 100_000, 0.001
+#: By how much two clocks may differ.
+ASTRAY = timedelta(hours=1)
 
 Entries = list[Shown]
 Slots = list[datetime]
@@ -78,10 +80,11 @@ class Schedule:
         scheduler = self._scheduler()
         static = _names(scheduler)
         written = {name: self._written(name, fields, scheduler, static) for name, fields in entries.items()}
-        # A time that is to come by this clock is not lost if that of Redis is ahead: it counts from ever.
-        once = [name for name, fields in entries.items() if isinstance(fields["schedule"], clocked)]
+        since = _near(
+            {name: fields["schedule"] for name, fields in entries.items()}, self._wiring.clock.now()
+        )
         with self._store() as store:
-            return store.schedule.put(written, dict.fromkeys(once, from_millis(0)))
+            return store.schedule.put(written, since)
 
     def import_redbeat(self, *, dry_run: bool = False) -> Entries:
         """Take over the entries that celery-redbeat keeps in Redis, and when each ran last; write nothing
@@ -348,6 +351,14 @@ def _names(scheduler: SingleBeatMixin) -> frozenset[str]:
     """The names of the static entries, whether they can work or not."""
     lines, parked = scheduler.outline()
     return frozenset((*lines, *parked))
+
+
+def _near(asked: Mapping[str, Any], now: datetime) -> dict[str, datetime]:
+    """From when near times count: one that is to come by the caller's clock is not lost if that of Redis is
+    ahead.
+    """
+    times = {name: once.at for name, once in asked.items() if isinstance(once, clocked)}
+    return {name: at - MILLISECOND for name, at in times.items() if at < now + ASTRAY}
 
 
 def _foreseen(
