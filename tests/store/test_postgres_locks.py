@@ -1,5 +1,6 @@
 """Locks that are PostgreSQL sessions, through whatever happens to a session."""
 
+import itertools
 import os
 import socket
 import struct
@@ -22,6 +23,8 @@ from tests.support.proxy import FaultProxy
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.fault]
 
+_numbers = itertools.count()
+
 
 @pytest.fixture
 def postgres_proxy(postgres_server):
@@ -31,9 +34,10 @@ def postgres_proxy(postgres_server):
 
 @pytest.fixture
 def make_backend(postgres_server):
-    made = []
+    # A session that has just been closed holds its keys for another moment, so each test has its own.
+    made, own = [], f"faults {next(_numbers)}"
 
-    def make(port=None, *, patience=5.0, prefix="faults", **changes):
+    def make(port=None, *, patience=5.0, prefix=own, **changes):
         parameters = read_dsn(postgres_server.dsn, setting="dsn") | changes
         parameters["port"] = str(port or postgres_server.port)
         made.append(PostgresBackend(parameters, prefix, patience=patience, clock=SystemClock()))
@@ -98,17 +102,20 @@ def test_a_connection_that_lives_and_holds_the_key_no_more_is_no_holder(make_bac
 
 
 def test_a_holder_that_is_cut_off_keeps_its_key_for_its_ttl(postgres_proxy, make_backend):  # Q3
-    one, two = make_backend(postgres_proxy.port, patience=0.1), make_backend()
+    one, two = make_backend(postgres_proxy.port), make_backend()
     one.acquire("k", "a", ttl=1.5)
+    two.acquire("warm", "w", ttl=60)
     postgres_proxy.blackhole()
+    one._patience = 0.1
     assert renew(one, "k", "a", ttl=1.5) is None
     assert isinstance(two.acquire("k", "b", ttl=60), Lost)
     wait_until(lambda: isinstance(two.acquire("k", "b", ttl=60), Won), 5)
 
 
 def test_a_late_answer_costs_no_lock_and_lengthens_none(postgres_proxy, make_backend):  # Q4
-    one = make_backend(postgres_proxy.port, patience=0.1)
+    one = make_backend(postgres_proxy.port)
     one.acquire("k", "a", ttl=60)
+    one._patience = 0.1
     postgres_proxy.hold(replies=True)
     assert renew(one, "k", "a") is None
     one._patience = 2
@@ -119,9 +126,10 @@ def test_a_late_answer_costs_no_lock_and_lengthens_none(postgres_proxy, make_bac
 
 
 def test_one_connection_without_an_answer_does_not_keep_the_others_waiting(postgres_proxy, make_backend):
-    far, near = make_backend(postgres_proxy.port, patience=0.2), make_backend(patience=0.2)
+    far, near = make_backend(postgres_proxy.port), make_backend()
     far.acquire("far", "f", ttl=60)
     near.acquire("near", "n", ttl=60)
+    far._patience = near._patience = 0.5
     near._held["f"] = far._held["f"]  # one process whose first connection is cut off
     postgres_proxy.blackhole()
     leases = [Lease("far", "f", ""), Lease("near", "n", "")]
@@ -132,9 +140,10 @@ def test_one_connection_without_an_answer_does_not_keep_the_others_waiting(postg
 def test_the_lost_answer_to_an_acquisition_is_asked_for_again(
     postgres_server, postgres_proxy, make_backend
 ):  # Q4
-    one, other = make_backend(postgres_proxy.port, patience=0.5), make_backend()
+    one, other = make_backend(postgres_proxy.port), make_backend()
     one.acquire("warm", "w", ttl=60)
     one.release("warm", "w")
+    one._patience = 0.5
     postgres_proxy.hold(replies=True)
 
     def cut():
