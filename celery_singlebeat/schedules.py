@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -128,10 +129,11 @@ class rrule(_Foreseen):  # noqa: N801 - named as Celery's own schedules are
 
         def local(until: re.Match[str]) -> str:
             moment = isoparse(until[1].upper())
-            if moment.tzinfo is not None:
-                moment = wall_time(moment, zone)
-            elif zone is not self.zone:
-                moment = wall_time(first_instant(moment, self.zone), zone)
+            with suppress(OverflowError):  # the end of all time is not moved
+                if moment.tzinfo is not None:
+                    moment = wall_time(moment, zone)
+                elif zone is not self.zone:
+                    moment = wall_time(first_instant(moment, self.zone), zone)
             return f"UNTIL={moment:%Y%m%dT%H%M%S}"
 
         try:

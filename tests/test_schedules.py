@@ -134,6 +134,14 @@ def test_an_until_is_an_instant_in_utc_or_a_wall_time_of_the_zone_however_often_
     )
 
 
+@pytest.mark.parametrize("frequency", ["DAILY", "HOURLY"])
+@pytest.mark.parametrize("until", ["99991231T235959Z", "99991231T235959", "99991231"])
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "America/New_York"])
+def test_an_until_may_be_the_end_of_all_time(frequency, until, zone):
+    rule = rrule(f"FREQ={frequency};UNTIL={until}", datetime(2026, 1, 1, 9), zone)
+    assert len(slots(rule, START, 3)) == 3
+
+
 @pytest.mark.parametrize(
     ("rule", "zone", "words"),
     [

@@ -26,7 +26,7 @@ from celery_singlebeat.beat.mixin import SingleBeatMixin
 from celery_singlebeat.beat.outlines import Outline, Shown
 from celery_singlebeat.beat.redbeat import BUILT_IN, take
 from celery_singlebeat.beat.scheduler import SingleBeatScheduler
-from celery_singlebeat.errors import EntryError, EntryNotFound
+from celery_singlebeat.errors import EntryError, EntryNotFound, SettingsError
 from celery_singlebeat.moments import MILLISECOND, iso, reachable, whole
 from celery_singlebeat.schedules import clocked
 from celery_singlebeat.store.ports import BeatStore
@@ -253,7 +253,13 @@ class Schedule:
         if isinstance(chosen, str):
             found: Any = load_extension_class_names("celery.beat_schedulers")
             aliases = dict(found)
-            chosen = symbol_by_name(chosen, aliases=aliases)
+            try:
+                chosen = symbol_by_name(chosen, aliases=aliases)
+            except (ImportError, AttributeError) as error:
+                raise SettingsError(
+                    f"beat_scheduler={chosen!r} cannot be imported ({error}); "
+                    "give the path of a class, such as 'celery_singlebeat:SingleBeatScheduler'"
+                ) from error
         if not issubclass(chosen, SingleBeatMixin) or issubclass(chosen, PersistentScheduler):
             chosen = SingleBeatScheduler
         scheduler: SingleBeatMixin = chosen(self._app, lazy=True)

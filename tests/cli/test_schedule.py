@@ -378,6 +378,17 @@ def test_without_a_place_of_redbeats_nothing_can_be_imported(app):
     assert len(result.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize("scheduler", ["nowhere", "nowhere:Scheduler", "celery.beat:Schedular"])
+def test_a_scheduler_that_cannot_be_imported_is_a_wrong_configuration(app, scheduler):
+    # O2, O3
+    app.conf.beat_scheduler = scheduler
+    result = ask(app, "list")
+    assert (result.exit_code, result.stdout) == (2, "")
+    (told,) = result.stderr.splitlines()
+    assert f"beat_scheduler={scheduler!r}" in told
+    assert "celery_singlebeat:SingleBeatScheduler" in told
+
+
 def test_an_interrupted_backfill_says_how_far_it_came(queued, monkeypatch):
     # O2, O3
     app, messages = queued
