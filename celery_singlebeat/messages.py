@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
+from fractions import Fraction
 from typing import Any
 
 from celery import Celery
@@ -171,7 +172,9 @@ def send_record(app: Celery, producer: Producer, record: str) -> None:
 
 def _send(app: Celery, producer: Producer, kept: dict[str, Any]) -> None:
     body = base64.b64decode(kept["body"]) if kept["binary"] else kept["body"]
-    queues = app.amqp.queues
+    queues, properties = app.amqp.queues, dict(kept["properties"])
+    if "expiration" in properties:  # it is in milliseconds by now, and kombu takes seconds
+        properties["expiration"] = Fraction(properties["expiration"]) / 1000
     producer.publish(
         body,
         routing_key=kept["routing_key"],
@@ -183,7 +186,7 @@ def _send(app: Celery, producer: Producer, kept: dict[str, Any]) -> None:
         headers=kept["headers"],
         declare=[queues[name] for name in kept["declare"] if name in queues],
         retry=False,
-        **kept["properties"],
+        **properties,
     )
 
 

@@ -7,6 +7,7 @@ R2  The tick loop never waits for the broker: a broker that is down, full or swa
 R3  Only a leader publishes; a new one empties first what its predecessor left.
 R4  A broker that takes nothing for long is seen from outside this thread, which may itself be stuck in a
     call of the broker.
+R5  A message that the broker refuses waits behind all others, and says nothing of the broker.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ class Publisher:
         self._work = threading.Semaphore(0)
         self._fresh: deque[Record] = deque()
         self._must_drain = False
+        self._refused: set[str] = set()
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._connection: Connection | None = None
@@ -121,6 +123,7 @@ class Publisher:
             self._must_drain = False
             self._stuck_since = None
             return
+        fresh.sort(key=lambda record: record[0] in self._refused)  # R5
         sent: list[Record] = []
         if self._stuck_since is None:
             self._stuck_since = self._clock.monotonic()
@@ -134,10 +137,11 @@ class Publisher:
             self._must_drain = True  # see above
             self._stuck_since = None
         except Exception as error:  # kombu wraps, drivers do not; every error means: not confirmed
-            self._failed(error, len(fresh) - len(sent))
+            self._failed(error, fresh[len(sent) :])
         else:
             self._must_drain = False
             self._stuck_since = None
+            self._refused.clear()
         try:
             self._store.confirm(sent)
         except StoreUnavailable:
@@ -149,13 +153,17 @@ class Publisher:
             self._producer = self._app.amqp.Producer(self._connection, auto_declare=False)
         send_record(self._app, self._producer, record)
 
-    def _failed(self, error: Exception, waiting: int) -> None:
+    def _failed(self, error: Exception, waiting: Sequence[Record]) -> None:
+        connection = self._connection
+        if connection is not None and not isinstance(error, connection.connection_errors):  # R5
+            self._refused.add(waiting[0][0])
+            self._stuck_since = None
         self._disconnect()
         self._must_drain = True
         now = self._clock.monotonic()
         if now - self._reminded_at >= REMIND:
             self._reminded_at = now
-            self._tell(PublishFailed(waiting=waiting, problem=f"{type(error).__name__}: {error}"))
+            self._tell(PublishFailed(waiting=len(waiting), problem=f"{type(error).__name__}: {error}"))
 
     def _disconnect(self) -> None:
         connection, self._connection, self._producer = self._connection, None, None
