@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from celery.schedules import crontab, maybe_schedule, schedule, solar
+from celery.utils.time import maybe_iso8601
 from django_celery_beat.clockedschedule import clocked
 from django_celery_beat.schedulers import DatabaseScheduler
 from django_celery_beat.tzcrontab import TzAwareCrontab
@@ -85,10 +86,12 @@ class SingleBeatDatabaseScheduler(SingleBeatMixin, DatabaseScheduler):  # type: 
                 f"schedule={asked!r} has no place in the database; "
                 "give an interval, a crontab, a solar or a clocked schedule",
             )
-        if rules.timezone is not None and isinstance(asked, crontab):
-            asked = _in_zone(asked, rules.timezone)
+        if isinstance(asked, crontab):
+            asked = _as_row(asked, rules.timezone or asked.tz)
         options = dict(theirs.get("options") or {})
         expires = options.pop("expires", None)
+        if isinstance(expires, str):
+            expires = maybe_iso8601(expires)
         if isinstance(expires, datetime):
             columns["expires"] = expires
         elif expires is not None:
@@ -220,10 +223,12 @@ class SingleBeatDatabaseScheduler(SingleBeatMixin, DatabaseScheduler):  # type: 
             clerk.stop()
 
 
-def _in_zone(asked: Any, zone: Any) -> TzAwareCrontab:
-    """The same crontab as a row of that zone holds it."""
-    fields = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
-    return TzAwareCrontab(*(getattr(asked, f"_orig_{name}") for name in fields), tz=zone)
+def _as_row(asked: Any, zone: Any) -> TzAwareCrontab:
+    """The same crontab as a row of that zone holds it: its fields are text."""
+    names = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
+    fields = [getattr(asked, f"_orig_{name}") for name in names]
+    texts = [field if isinstance(field, (str, int)) else ",".join(map(str, field)) for field in fields]
+    return TzAwareCrontab(*texts, tz=zone)
 
 
 def _seconds(value: Any) -> float:

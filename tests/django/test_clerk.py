@@ -275,6 +275,23 @@ def test_the_leader_writes_configured_entries_and_default_ones(start, app, sent)
     assert found["celery.backend_cleanup"].expire_seconds == 12 * 3600
 
 
+def test_lists_and_moments_of_configured_entries_are_kept_as_text(start, app):
+    at = datetime(2099, 1, 1, 12, tzinfo=timezone.utc)
+    app.conf.beat_schedule = {
+        "lists": {
+            "task": "shop.job",
+            "schedule": crontab(minute=[0, 10], hour=range(8, 10), day_of_week={1}),
+        },
+        "until": {"task": "shop.job", "schedule": 60, "options": {"expires": at.isoformat()}},
+    }
+    beat = start().lead()
+    beat.tick_until(lambda: {"lists", "until"} <= set(beat.names()))
+    found = rows()
+    kept = found["lists"].crontab
+    assert (kept.minute, kept.hour, kept.day_of_week) == ("0,10", "8,9", "1")
+    assert found["until"].expires == at
+
+
 def test_a_bad_configured_entry_is_parked_and_an_option_without_a_column_is_told(start, app, caplog):  # G8
     app.conf.beat_schedule = {
         "typing error": {"task": "shop.job", "schedule": 60, "misfyre": "all"},
