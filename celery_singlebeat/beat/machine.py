@@ -32,8 +32,8 @@ from celery_singlebeat.wiring import Wiring
 
 logger = logging.getLogger(__name__)
 
-#: Longest sleeps between two ticks, in seconds, for a standby and for a leader: so soon this loop sees what its
-#: threads have heard. Each awakening costs a tenth of a millisecond and more, and a standby must not be late.
+#: Longest sleeps between two ticks, in seconds, for a standby and for a leader: so soon this loop sees what
+#: its threads have heard. Each awakening costs a tenth of a millisecond, and a standby must not be late.
 STANDBY_NAP, LEADER_NAP = 0.025, 0.1
 #: How long a standby may sleep after it was told to go; and the sleep after leadership was lost.
 SOON = 0.01
