@@ -11,6 +11,7 @@ import pytest
 from celery import Celery
 
 from celery_singlebeat import DeadLetters, Locks
+from celery_singlebeat.errors import StoreUnavailable
 from celery_singlebeat.testing.processes import ManagedProcess, wait_until
 from celery_singlebeat.testing.servers import EmbeddedRedis
 from tests.support.nodes import REPOSITORY
@@ -118,7 +119,7 @@ class Crew:
 
     def lock(self, task, **about):
         """The lock that a task of the jobs holds, by its task or by the id of its call."""
-        for lock in Locks(self.app).list():
+        for lock in self.locks():
             if lock["task"].endswith(f".{task}"):
                 wanted = about.get("task_id")
                 if wanted is None or lock["holder"]["task_id"] == wanted:
@@ -127,7 +128,18 @@ class Crew:
 
     def await_end_of(self, lock, timeout):
         """Wait until this grant of a lock is over, whoever has the next."""
-        wait_until(lambda: lock["fence"] not in {each["fence"] for each in Locks(self.app).list()}, timeout)
+        wait_until(lambda: lock["fence"] not in {each["fence"] for each in self.locks()}, timeout)
+
+    def locks(self):
+        """All locks; asked for again as long as no majority of several servers answers in its short time."""
+
+        def answer():
+            try:
+                return (Locks(self.app).list(),)
+            except StoreUnavailable:
+                return None
+
+        return wait_until(answer)[0]
 
     def await_renewal(self, key):
         """Wait until the lock of this key is to end later than it was."""
