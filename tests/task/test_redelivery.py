@@ -192,8 +192,10 @@ def test_poison_is_found_also_when_whole_workers_die(make_crew, name):  # N6
 
     def it_is_buried():
         if not worker.running:
+            # A dead worker for which Redis still waits would be given the message, and nobody had it.
+            wait_until(lambda: not crew.redis.info("clients")["blocked_clients"])
+            wait_until(lambda: crew.deliver_again() or crew.redis.llen("celery"))
             worker.start()
-        crew.deliver_again()
         return crew.letters(result.id)
 
     (letter,) = wait_until(it_is_buried, 60, crew.logs, interval=0.1)
