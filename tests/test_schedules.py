@@ -90,6 +90,7 @@ def test_a_rule_of_minutes_counts_real_time_through_the_change():
     assert {after - before for before, after in itertools.pairwise(found)} == {timedelta(minutes=20)}
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     st.sampled_from(["WEEKLY", "DAILY", "HOURLY", "MINUTELY", "MONTHLY"]),

@@ -400,6 +400,7 @@ def test_a_very_long_stop_is_caught_up_at_once_and_counted(beat, clock, store, p
     assert counters["dispatched"] + counters["missed"] == 400 * 24 * 3600 // period
 
 
+@pytest.mark.slow
 def test_each_slot_of_a_long_stop_is_counted_while_other_entries_run_on_time(beat, clock, store):  # S1
     entries, month = {"report": crontab(), "pulse": every(1)}, timedelta(days=30)
     beat.schedule(**entries)
