@@ -22,7 +22,6 @@ from celery_singlebeat.policy.dead_letters import (
     died_at,
     is_poison,
     last_wait,
-    letter,
     read_history,
     read_replays,
     reason_of,
@@ -33,26 +32,18 @@ from celery_singlebeat.policy.dead_letters import (
     since_replay,
     unfit,
 )
-from tests.support.letters import longest_letter
+from tests.support.letters import letter_with, longest_letter
 
 
 def a_letter(**facts):
-    given_facts = {
-        "reason": "max_retries",
+    failure = {
         "exception": "ValueError",
         "message": "no",
         "traceback": "",
         "history": [],
         "died_at": "2026-01-01T00:00:10+00:00",
-        "queue": "celery",
-        "exchange": "",
-        "routing_key": "celery",
-        "priority": 0,
-        "entry": None,
-        "slot": None,
-        "replays": 0,
     }
-    return letter(**{**given_facts, **facts})
+    return letter_with(**{**failure, **facts})
 
 
 @pytest.mark.parametrize(
